@@ -77,7 +77,7 @@ def test_upkeep_makes_runs_that_say_what_all_rows_say(new_store: StoreFactory) -
     store = new_store(upkeep=EAGER)
     for first in (1, 21, 24, 60):
         fill(store, first, first + {1: 19, 21: 2, 24: 35, 60: 4}[first])
-        before = {epoch: state_of(store, epoch) for epoch in range(1, store.cut().epoch + 1, 4)}
+        before = {epoch: state_of(store, epoch) for epoch in range(1, store.cut().epoch + 1, 9)}
         everything = content(store)
         store.seal()
         assert is_due(store)
