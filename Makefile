@@ -78,7 +78,7 @@ fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: golden
-golden: $(STAMP) ## Make the golden recordings of tests/cdc/golden anew, from a real server
+golden: $(STAMP) ## Record the golden recordings of tests/cdc/golden again, from a real server
 	@$(BIN)/python -m tests.cdc.golden.make
 
 .PHONY: soak
@@ -102,7 +102,7 @@ warm: $(STAMP)
 	@$(BIN)/python -m tests.support.spark_classes
 
 .PHONY: format
-format: $(STAMP) ## Mend style and format
+format: $(STAMP) ## Fix style and format
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 

@@ -131,7 +131,7 @@ def table_findings(seen: Inspection, table: Table) -> list[SetupFinding]:
         add(
             Level.NOTE,
             "partitioned: captured as one table",
-            "a partition that is attached with rows, detached or truncated alone has it read again",
+            "it is read again after a partition is attached with rows, detached or truncated alone",
         )
     return findings
 

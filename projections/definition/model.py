@@ -48,8 +48,8 @@ class State:
     """Name of the topic: ``SOURCE.SCHEMA.TABLE``."""
     affects: Affects = None
     """Keys of the result that a row takes part in: a column of this table for each column of the key (``"customer_id"``
-    where both have that name, ``{"customer_id": "id"}`` where not), or ``Through`` another input. Without it a change
-    of this input has everything computed."""
+    where both have that name, ``{"customer_id": "id"}`` where not), or ``Through`` another input. Without it every
+    change of this input leads to a full refresh."""
     columns: tuple[str, ...] | None = None
     """Columns that the function needs. The others are neither read nor checked. Default: all."""
     cast: Mapping[str, str] = field(default_factory=dict)

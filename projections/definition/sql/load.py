@@ -115,7 +115,7 @@ def _missing(defined: Projection, header: Header, name: str, why: str) -> Defini
     hint = (
         f"write it: inputs.{name}.affects = {{ {columns} }}; or, where its rows belong to those of another input,"
         f' {{ through = "{other}", on = {{ "its column" = "column there" }} }}; or "{EVERYTHING}":'
-        " then each change of it has everything computed"
+        " then each change of it leads to a full refresh"
     )
     what = f"input {name!r}: which keys its rows affect does not follow from the query: {why}"
     return DefinitionFinding("fail", what, hint, f"{defined.file}:{header.lines[name]}", name)
