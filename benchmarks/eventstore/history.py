@@ -21,7 +21,7 @@ from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.time import from_micros
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
-from tailrace.eventstore.state.input import StateInput, plan_state
+from tailrace.eventstore.state.input import StateInput, plan_known_state
 from tailrace.eventstore.store import Store
 
 TOPIC = TopicId.table("shop", "public", "orders")
@@ -82,7 +82,7 @@ class History:
         self.writer.append(EpochBatch("shop", lsn, lsn + 1, lsn + 1, moment, 1, [part], completes=done))
 
     def state(self, *, every_row: bool = True) -> StateInput:
-        return plan_state(self.store, TOPIC, self.store.cut(), every_row=every_row)
+        return plan_known_state(self.store, TOPIC, self.store.cut(), every_row=every_row)
 
     def _rows(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
         random, seen, count = self._random, self.seen, len(keys)

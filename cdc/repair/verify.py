@@ -9,7 +9,6 @@ that were erased from the log are left out.
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,11 +50,12 @@ from tailrace.eventstore.store import Store
 Row = tuple[object, ...]
 _WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.1
+_SAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class TopicComparison:
-    """One topic against its table at ``lsn``. Counts are of keys; samples are key texts, at most as many as asked for.
+    """One topic against its table at ``lsn``. Counts are of keys; samples are key texts, at most ``_SAMPLES``.
 
     ``only_in_source_columns`` are not compared: a column that was added since the table's last change is not in the
     log yet. ``only_in_log_columns`` were dropped since. ``skipped`` says why nothing was compared. ``erased`` rows of
@@ -90,8 +90,6 @@ def verify_source(
     topics: Sequence[TopicId] | None = None,
     *,
     timeout: float = _WAIT_SECONDS,
-    samples: int = 10,
-    stop: threading.Event | None = None,
     report: Callable[[TopicId, int, int], None] = lambda topic, done, total: None,
 ) -> list[TopicComparison]:
     """Compare topics (default: all tables and domain events of the source) with their tables. ``report`` gets
@@ -101,7 +99,7 @@ def verify_source(
     position within ``timeout`` seconds, UsageError for a topic that is no table or events of the source, OperatorError
     (privileges, no free slot).
     """
-    task = Task.of(store, name, settings, stop=stop)
+    task = Task.of(store, name, settings)
     address = task.address
     source = require_source(store, name)
     chosen = _selected_topics(store, name, topics)
@@ -119,7 +117,7 @@ def verify_source(
                     _wait_for(task, control, exported.consistent_point, waits_until, timeout)
                     publication = read_publication(snapshot, source.publication, address)
                     tables = _lock(task, snapshot, Topics.read(store, name), chosen, publication)
-                    verification = _Verification(task, snapshot, exported.consistent_point, samples)
+                    verification = _Verification(task, snapshot, exported.consistent_point)
                     return verification.run(chosen, tables, report)
             except TableChanged:  # between the snapshot and our locks: again, with a new one
                 if time.monotonic() > waits_until:
@@ -173,7 +171,7 @@ def _wait_for(task: Task, control: Connection[Row], lsn: int, deadline: float, t
 class _Verification:
     """All comparisons at one position."""
 
-    def __init__(self, task: Task, snapshot: Connection[Row], lsn: int, samples: int) -> None:
+    def __init__(self, task: Task, snapshot: Connection[Row], lsn: int) -> None:
         store, name = task.store, task.name
         self._policies = task.policies
         self._store = store
@@ -181,7 +179,6 @@ class _Verification:
         self._address = task.address
         self._snapshot = snapshot
         self._lsn = lsn
-        self._samples = samples
         self._cut = store.cut(f"{name}={format_lsn(lsn)}")
         self._topics = Topics.read(store, name)
 
@@ -233,7 +230,6 @@ class _Verification:
             return side.compare(
                 topic,
                 self._lsn,
-                self._samples,
                 only_in_source_columns=tuple(
                     column.name
                     for number, column in there.items()
@@ -273,7 +269,7 @@ class _Verification:
             erased=erased,
             prunes=True,
         )
-        return side.compare(topic, self._lsn, self._samples)
+        return side.compare(topic, self._lsn)
 
     def _source_rows(
         self, units: Sequence[CopyUnit], names: Sequence[str], form: CopyForm = CopyForm.TEXT
@@ -327,7 +323,6 @@ class _Sides:
         self,
         topic: TopicId,
         lsn: int,
-        samples: int,
         *,
         only_in_source_columns: tuple[str, ...] = (),
         only_in_log_columns: tuple[str, ...] = (),
@@ -344,9 +339,9 @@ class _Sides:
             only_in_source=len(found.left),
             only_in_log=len(only_in_log),
             different=len(found.different),
-            source_samples=self._keys(self.source, found.left[:samples]),
-            log_samples=self._keys(self.log, only_in_log[:samples]),
-            different_samples=self._keys(self.source, found.different[:samples]),
+            source_samples=self._keys(self.source, found.left[:_SAMPLES]),
+            log_samples=self._keys(self.log, only_in_log[:_SAMPLES]),
+            different_samples=self._keys(self.source, found.different[:_SAMPLES]),
             only_in_source_columns=only_in_source_columns,
             only_in_log_columns=only_in_log_columns,
             erased=len(self.erased),

@@ -121,7 +121,7 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
     start = 0
     for rows in small:
         topic = place(rows.topic)
-        arranged = row_order.arrange(rows.rows, topic.incarnation.count, topic.incarnation.first)
+        arranged = row_order.arrange(rows.rows, topic.incarnation)
         data = segment.encode_part(arranged.table)
         first_row, ranges = append.assign(rows.topic, topic, arranged.counts)
         append.parts.append(

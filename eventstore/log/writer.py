@@ -79,10 +79,8 @@ class SourceWriter:
         schema = known.schemas.get(version)
         if schema is not None:
             _check_columns(topic, schema, rows)
-        name, spread = self._new_file(topic, known.id), known.incarnation
-        return segment.write_segment(
-            self._log.storage, topic, version, rows, spread.count, name, spread.first
-        )
+        name = self._new_file(topic, known.id)
+        return segment.write_segment(self._log.storage, topic, version, rows, known.incarnation, name)
 
     def store_undecoded(
         self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False

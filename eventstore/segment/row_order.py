@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.partitioning import TopicIncarnation
 from tailrace.eventstore.model.topic import Op
 
 
@@ -35,12 +36,12 @@ class Arranged:
         return self.rows.num_rows if self.order is None else len(self.order)
 
 
-def arrange(rows: pa.Table, partitions: int, first: int = 0) -> Arranged:
-    """Sort by partition, keeping the order within; partitions are numbered from ``first`` on. A truncate belongs to
-    every partition, so it is repeated in each."""
+def arrange(rows: pa.Table, incarnation: TopicIncarnation) -> Arranged:
+    """Sort by partition, keeping the order within. A truncate belongs to every partition, so it is repeated in each."""
     if not rows.num_rows:
         return Arranged(rows, None, (), None, None)
     rows = rows.combine_chunks()
+    partitions = incarnation.count
     parts = keys.partitions_of(_combine(rows["_hash"]), partitions)
     truncates = _combine(pc.equal(rows["_op"], Op.TRUNCATE.value)).to_numpy(zero_copy_only=False)
     if truncates.any():
@@ -49,7 +50,7 @@ def arrange(rows: pa.Table, partitions: int, first: int = 0) -> Arranged:
     else:
         order = np.argsort(parts.astype(np.int16), kind="stable")  # 16 bits: numpy sorts these by radix
         lengths = np.bincount(parts, minlength=partitions).tolist()
-    counts = tuple((p, n) for p, n in enumerate(lengths, start=first) if n)
+    counts = tuple((p, n) for p, n in enumerate(lengths, start=incarnation.first) if n)
     as_is = len(counts) == 1 and len(order) == rows.num_rows
     return Arranged(
         rows,

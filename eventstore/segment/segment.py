@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.model.partitioning import TopicIncarnation
 from tailrace.eventstore.model.schema import TopicSchema, change_schema
 from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegment, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
@@ -48,14 +49,15 @@ def folder_of(topic: TopicId, topic_id: int) -> str:
 
 
 def write_segment(
-    storage: Storage, topic: TopicId, version: int, rows: pa.Table, partitions: int, name: str, first: int = 0
+    storage: Storage, topic: TopicId, version: int, rows: pa.Table, incarnation: TopicIncarnation, name: str
 ) -> PreparedSegment:
-    """Write rows (``change_schema``, commit order) as the durable file ``name``.parquet, arranged over ``partitions``.
+    """Write rows (``change_schema``, commit order) as the durable file ``name``.parquet, arranged over the partitions
+    of the ``incarnation``.
 
     Nothing refers to it yet: it becomes visible by the epoch that registers it. Raises IntegrityError when the name
     is taken, OperatorError when the disk refuses.
     """
-    return write_arranged(storage, topic, version, arrange(rows, partitions, first), name)
+    return write_arranged(storage, topic, version, arrange(rows, incarnation), name)
 
 
 def read_prepared(storage: Storage, file: PreparedSegment, schema: TopicSchema) -> pa.Table:
@@ -148,25 +150,33 @@ def group_lengths(counts: Sequence[tuple[int, int]]) -> list[int]:
     return [*lengths, pending] if pending or not lengths else lengths
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeHints:
+    """What a reader can do without. A column that is a key of ``silent`` may be left out where no row has a value of
+    the column it is mapped to. Texts of ``coded`` columns may come as dictionaries."""
+
+    silent: Mapping[str, str] = field(default_factory=dict)
+    coded: Collection[str] = ()
+
+
+_NO_HINTS = DecodeHints()
+
+
 def read_segment(
     storage: Storage | Path,
     ref: SegmentRef,
     schema: TopicSchema | None = None,
     columns: Collection[str] | None = None,
     partitions: Collection[int] | None = None,
-    *,
-    silent: Mapping[str, str] = MappingProxyType({}),
-    coded: Collection[str] = (),
+    hints: DecodeHints = _NO_HINTS,
 ) -> pa.Table:
     """The rows a reference stands for, with ``_partition`` int32, ``_offset`` int64 and ``_epoch`` int64 in front.
 
     Needs no catalog, so Spark tasks call it. ``columns`` are names of ``change_schema`` or the three above, given back
     in that order (``after.NAME`` decodes only that field of a file's struct; then leave ``schema`` out);
     ``partitions`` restricts the rows and, for files, what is decoded. ``schema`` restores the field metadata (column
-    ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. What is
-    not looked at need not be decoded: a column that is a key of ``silent`` may be left out where no row has a value of
-    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Raises IntegrityError, naming
-    the file, when bytes are missing or damaged.
+    ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. Raises
+    IntegrityError, naming the file, when bytes are missing or damaged.
     """
     wanted = {name.partition(".")[0] for name in columns} if columns is not None else None
     # _op always: a table of no stored column at all would forget how many rows there are.
@@ -177,7 +187,7 @@ def read_segment(
         table, ranges = _read_inline(ref, needed), list(ref.ranges)
     else:
         held = LocalStorage(storage) if isinstance(storage, Path) else storage
-        table, ranges = _read_file(held, ref, needed, partitions, silent, coded)
+        table, ranges = _read_file(held, ref, needed, partitions, hints)
     if not ref.sealed:
         table = with_positions(table, ranges, ref.first_epoch)
     if partitions is not None:
@@ -220,21 +230,20 @@ def _read_file(
     ref: SegmentRef,
     needed: set[str] | None,
     partitions: Collection[int] | None,
-    silent: Mapping[str, str],
-    coded: Collection[str],
+    hints: DecodeHints,
 ) -> tuple[pa.Table, list[PartitionRange]]:
     whole = needed is None and partitions is None
-    with open_parts(storage, ref, whole=whole, coded=coded) as file:
+    with open_parts(storage, ref, whole=whole, coded=hints.coded) as file:
         groups, ranges = _groups_of(file, ref, partitions)
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
         if needed is not None:  # in the file's order: a set has another one in every process
-            unsaid = _silent_columns(file.metadata, groups, silent)
+            unsaid = _silent_columns(file.metadata, groups, hints.silent)
             names = sorted(
                 (name for name in needed - unsaid if name.partition(".")[0] in held),
                 key=lambda name: (held[name.partition(".")[0]], name),
             )
-        if coded and groups:
+        if hints.coded and groups:
             # Each row group has dictionaries of its own, and Arrow reads no struct with several.
             table = pa.concat_tables(file.read_row_group(group, columns=names) for group in groups)
         else:
@@ -307,8 +316,8 @@ def with_positions(table: pa.Table, ranges: Sequence[PartitionRange], epoch: int
             hint="the catalog and the segments folder do not belong together; restore both from one backup",
         )
     values = (*positions_of(ranges), np.full(rows, epoch, np.int64))
-    for at, (field, array) in enumerate(zip(POSITION_FIELDS, values, strict=True)):
-        table = table.add_column(at, field, pa.array(array, field.type))
+    for at, (column, array) in enumerate(zip(POSITION_FIELDS, values, strict=True)):
+        table = table.add_column(at, column, pa.array(array, column.type))
     return table
 
 

@@ -17,9 +17,6 @@ from tailrace.eventstore.model import keys
 from tailrace.eventstore.state.compaction import FOLD_ROWS, Compactor
 from tailrace.eventstore.state.row_layout import TRUNCATE, Layout, Mask, StateRows
 
-# A pass holds as much again that is not folded yet, and a copy of a part while it folds.
-KEPT_BYTES = 128 << 20
-
 ReadPartition = Callable[[int], Iterator[StateRows]]
 """All rows of a partition in offset order, in the layout."""
 
@@ -45,6 +42,18 @@ class Buckets:
         return mask
 
 
+@dataclass(frozen=True, slots=True)
+class FoldLimits:
+    """How much a pass collects before it folds, and how much it keeps. It holds as much again that is not folded yet,
+    and a copy of a part while it folds."""
+
+    fold_rows: int = FOLD_ROWS
+    kept_bytes: int = 128 << 20
+
+
+_LIMITS = FoldLimits()
+
+
 def bucket_passes(
     read: ReadPartition,
     layout: Layout,
@@ -52,15 +61,14 @@ def bucket_passes(
     chosen: range,
     *,
     later: bool = False,
-    fold_rows: int = FOLD_ROWS,
-    kept_bytes: int = KEPT_BYTES,
+    limits: FoldLimits = _LIMITS,
 ) -> Iterator[Compactor]:
     """Compactors that have all rows of one or more buckets, in the order of ``chosen``, each of one partition.
     ``later`` as ``Compactor`` has it."""
     while chosen:
         end = min(chosen.stop, (chosen.start // buckets.split + 1) * buckets.split)
-        compactor = Compactor(layout, fold_rows=fold_rows, later=later)
-        mine = _fold(compactor, read, buckets, range(chosen.start, end), kept_bytes)
+        compactor = Compactor(layout, fold_rows=limits.fold_rows, later=later)
+        mine = _fold(compactor, read, buckets, range(chosen.start, end), limits.kept_bytes)
         yield compactor
         chosen = range(mine.stop, chosen.stop)
 

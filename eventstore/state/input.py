@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema, unify
@@ -93,22 +94,37 @@ def plan_state(
     *,
     columns: Sequence[str] | None = None,
     on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error",
-    split: int | None = None,
-    incomplete: bool = False,
-    every_row: bool = False,
 ) -> StateInput:
     """What to read for the state of ``topic`` at ``cut``.
 
-    ``columns`` defaults to all; ``on_unreadable`` is one policy or one per column. ``split`` (a power of two)
-    defaults to the smallest that keeps a bucket's decoded changes within ``BUCKET_BYTES``; ``incomplete`` plans a state
-    that is not known as far as it is; ``every_row`` one that goes by no state run but that at the topic's start. Raises
-    UsageError for an unknown column or policy, IncompleteTopic when the topic's state is not known at the cut,
-    HistoryGone when retention removed what it was made of.
+    ``columns`` defaults to all; ``on_unreadable`` is one policy or one per column. The split is the smallest that keeps
+    a bucket's decoded changes within ``BUCKET_BYTES``. Raises UsageError for an unknown column or policy,
+    IncompleteTopic when the topic's state is not known at the cut, HistoryGone when retention removed what it was made
+    of.
     """
     info = log.topic(topic)
-    if not incomplete:
-        log.require_complete(topic, cut)
+    log.require_complete(topic, cut)
+    return _plan(log, info, cut, tuple(log.state_segments(topic, cut)), columns, on_unreadable)
+
+
+def plan_known_state(
+    log: Log, topic: TopicId, cut: Cut, *, columns: Sequence[str] | None = None, every_row: bool = False
+) -> StateInput:
+    """As ``plan_state``, for a topic that may be incomplete: its state as far as it is known. ``every_row``: go by no
+    state run but that at the topic's start."""
     refs = tuple(log.state_segments(topic, cut, every_row=every_row))
+    return _plan(log, log.topic(topic), cut, refs, columns, "error")
+
+
+def _plan(
+    log: Log,
+    info: TopicInfo,
+    cut: Cut,
+    refs: tuple[SegmentRef, ...],
+    columns: Sequence[str] | None,
+    on_unreadable: OnUnreadable | Mapping[str, OnUnreadable],
+) -> StateInput:
+    topic = info.id
     versions = {schema.version: schema for schema in log.schemas(topic)}
     partitioning = info.partitioning.restrict_to(_partitions(refs))
     target = unify([*(versions[ref.version] for ref in refs), *log.schemas_at(topic, cut)])
@@ -122,7 +138,7 @@ def plan_state(
         target=target,
         versions=versions,
         partitioning=partitioning,
-        split=split or _split(refs, partitioning.current.count),
+        split=_split(refs, partitioning.current.count),
         refs=refs,
         columns=names,
         on_unreadable=dict(policies),

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import SegmentRef
-from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.segment.segment import DecodeHints, read_segment
 from tailrace.eventstore.state.bucket_passes import bucket_passes
 from tailrace.eventstore.state.compaction import Compactor
 from tailrace.eventstore.state.input import StateInput
@@ -231,8 +231,7 @@ def _decode_units(
             ref,
             columns=[*layout.required_columns(version), "_offset", "_epoch"],
             partitions=partitions,
-            silent=SILENT,
-            coded=layout.coded_columns(version) if coded else (),
+            hints=DecodeHints(SILENT, layout.coded_columns(version) if coded else ()),
         )
         return [take(rows) for rows in conform(table, version, layout)]
 

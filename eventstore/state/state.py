@@ -18,10 +18,10 @@ from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.segment.segment import DecodeHints, read_segment
 from tailrace.eventstore.state.assembly import ERASED
 from tailrace.eventstore.state.bucket_passes import ReadPartition, bucket_passes
-from tailrace.eventstore.state.input import OnUnreadable, StateInput, plan_state
+from tailrace.eventstore.state.input import OnUnreadable, StateInput, plan_known_state, plan_state
 from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.readable import (
     as_texts,
@@ -89,7 +89,7 @@ def unknown_keys(log: Log, topic: TopicId, *, since: int) -> Iterator[tuple[str,
         return
     latest = unify(log.schemas(topic))
     names = [column.name for column in latest.columns if column.key or column.id in unsent]
-    whole = plan_state(log, topic, cut, columns=names, incomplete=True)
+    whole = plan_known_state(log, topic, cut, columns=names)
     wanted = whole.restricted_to(ref for ref in whole.refs if ref.last_epoch >= since)
     for table in compute_states(log.storage, wanted, range(wanted.buckets)):
         table = table.filter(table["_unknown"].is_valid())
@@ -137,8 +137,7 @@ def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> Re
                 ref,
                 columns=[*layout.required_columns(version), "_offset", "_epoch"],
                 partitions=(number,),
-                silent=SILENT,
-                coded=layout.coded_columns(version),
+                hints=DecodeHints(SILENT, layout.coded_columns(version)),
             )
             refs[at] = replace(ref, checksum="")  # once is enough for all partitions
             yield from conform(table, version, layout)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.partitioning import Partitioning, TopicIncarnation
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
@@ -130,7 +130,9 @@ def state_input(
         if not rows:
             continue
         versions[schema.version] = schema
-        arranged = arrange(pa.Table.from_pylist(list(rows), schema=change_schema(schema)), partitions)
+        arranged = arrange(
+            pa.Table.from_pylist(list(rows), schema=change_schema(schema)), TopicIncarnation(0, 0, partitions)
+        )
         ranges = tuple(PartitionRange(p, following[p], n) for p, n in arranged.counts)
         for piece in ranges:
             following[piece.partition] += piece.rows

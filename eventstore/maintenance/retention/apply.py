@@ -30,7 +30,7 @@ from tailrace.eventstore.maintenance.retention import archive, holds, plan
 from tailrace.eventstore.maintenance.retention.archive import Unarchived
 from tailrace.eventstore.maintenance.retention.holds import RegisteredReader
 from tailrace.eventstore.maintenance.retention.plan import HeldRows, RetentionStep, SegmentRow
-from tailrace.eventstore.maintenance.state_runs.write import run_values, write_run
+from tailrace.eventstore.maintenance.state_runs.write import RunSpan, run_values, write_run
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.model.info import TopicInfo
@@ -103,22 +103,22 @@ def _carry_out(log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[
     name = partial(terms.new_parquet, folder_of(step.info.id, step.topic_id), terms.RETAIN, term)
     run: list[Part] = []
     if _has_state(log, step.info):
-        after = None
+        tombstones_after = None
         if step.settings.retention.compact:
             with log.catalog.read() as connection:
-                after = plan.cutoff_by_age(
+                tombstones_after = plan.cutoff_by_age(
                     connection, log, step.info, step.topic_id, step.settings.tombstones
                 )
-        run = write_run(log, step.info.id, step.cut, name, after)
+        run = write_run(log, step.info.id, RunSpan(0, step.cut, tombstones_after), name)
     rests = [_rest(log, step, row, name()) for row in step.split]
     for part in run:
         # What it was made of goes for good, so what was written is looked at first.
         require_content(log.storage, part.ref(step.info.id), part.content, log.settings.upkeep.memory_bytes)
-    moved = _new_start(log, step, run)
+    start = _new_start(log, step, run)
     failpoints.hit("retention_written")
-    _swap(log, step, term, moved, run, rests, kept)
+    _swap(log, step, term, _Replacement(start, run, rests, kept))
     failpoints.hit("retention_swapped")
-    events = sum(moved.whole) - sum(step.start.whole)
+    events = sum(start.whole) - sum(step.start.whole)
     return Removed(
         topic=step.info.id.text,
         epoch=step.cut,
@@ -195,15 +195,18 @@ def _first_offsets(log: Log, step: RetentionStep, run: Sequence[Part], whole: Se
     return [max(pair) for pair in zip(first, step.start.offsets, strict=True)]
 
 
-def _swap(
-    log: Log,
-    step: RetentionStep,
-    term: int,
-    moved: LogStart,
-    run: Sequence[Part],
-    rests: Sequence[Mapping[str, Any]],
-    kept: Sequence[Mapping[str, Any]],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """What takes the place of the files that a step removes: the topic's new start, the state run at it, rows of
+    ``segments`` for what split files have behind it, and rows of ``archived`` for their copies."""
+
+    start: LogStart
+    run: Sequence[Part]
+    rests: Sequence[Mapping[str, Any]]
+    copies: Sequence[Mapping[str, Any]]
+
+
+def _swap(log: Log, step: RetentionStep, term: int, new: _Replacement) -> None:
     segments, runs, offsets = tables.segments, tables.state_runs, tables.topic_offsets
     mine = segments.c.topic_id == step.topic_id
     _recheck_projections(log, step)
@@ -218,9 +221,9 @@ def _swap(
                 offsets.c.log_starts == json.dumps(list(step.start.offsets)),  # of as many partitions
             )
             .values(
-                start_epoch=moved.epoch,
-                log_starts=json.dumps(list(moved.offsets)),
-                whole_from=json.dumps(list(moved.whole)),
+                start_epoch=new.start.epoch,
+                log_starts=json.dumps(list(new.start.offsets)),
+                whole_from=json.dumps(list(new.start.whole)),
             )
         )
         split = [row.path for row in step.split]
@@ -235,18 +238,18 @@ def _swap(
         gone = connection.execute(select(segments).where(*leaving).order_by(segments.c.first_row)).all()
         passed = (runs.c.topic_id == step.topic_id, runs.c.epoch <= step.cut)
         former = connection.execute(select(runs.c.path, runs.c.bytes).where(*passed)).all()
-        if kept:
+        if new.copies:
             if {row.path for row in gone} != {row.path for row in step.files}:
                 raise _changed_error(step)
-            archive.record_copies(connection, kept)
+            archive.record_copies(connection, new.copies)
         connection.execute(delete(segments).where(*leaving))
         connection.execute(delete(runs).where(*passed))
         retire(connection, [(row.path, row.bytes) for row in (*gone, *former)])
-        made = _ledger_rows(connection, step, gone, rests)
+        made = _ledger_rows(connection, step, gone, new.rests)
         if made:
             connection.execute(insert(segments), made)
-        if run:
-            connection.execute(insert(runs), run_values(step.topic_id, 0, step.cut, run))
+        if new.run:
+            connection.execute(insert(runs), run_values(step.topic_id, 0, step.cut, new.run))
 
 
 def _changed_error(step: RetentionStep) -> Fenced:

@@ -25,7 +25,7 @@ from tailrace.eventstore.errors import Fenced
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.state_runs.due import WORTH, DueRun, due_runs
-from tailrace.eventstore.maintenance.state_runs.write import Workers, discard, run_values, write_run
+from tailrace.eventstore.maintenance.state_runs.write import RunSpan, Workers, discard, run_values, write_run
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.segment.merge import require_content
@@ -64,7 +64,7 @@ def compact(
 def _make(log: Log, due: DueRun, term: int, workers: Workers | None) -> Compacted:
     topic = due.info.id
     name = partial(terms.new_parquet, segment.folder_of(topic, due.topic_id), terms.STATE, term)
-    run = write_run(log, topic, due.epoch, name, after=due.after, workers=workers)
+    run = write_run(log, topic, RunSpan(due.after, due.epoch), name, workers)
     kept = sum(part.rows for part in run)
     if kept > WORTH * due.rows:
         discard(log.storage, run)

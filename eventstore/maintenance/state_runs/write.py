@@ -30,15 +30,34 @@ from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.segment.segment import DecodeHints, read_segment
 from tailrace.eventstore.segment.select import Part, select_rows
 from tailrace.eventstore.state.assembly import CellMove
 from tailrace.eventstore.state.bucket_passes import bucket_passes
-from tailrace.eventstore.state.input import StateInput, plan_state
+from tailrace.eventstore.state.input import StateInput, plan_known_state
 from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.row_layout import SILENT, Ints
 from tailrace.eventstore.state.state import partition_reader, reader_of
 from tailrace.eventstore.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpan:
+    """The epochs of a run: those behind ``after`` and up to ``epoch``. ``tombstones_after``: deletes of later epochs
+    stay in it (None: none)."""
+
+    after: int
+    epoch: int
+    tombstones_after: int | None = None
+
+    def mask(self, table: pa.Table, surviving: pa.Array) -> pa.Array:
+        """The rows that the run has, of those it spans: the surviving ones and its tombstones."""
+        mask = surviving
+        if self.tombstones_after is not None:
+            young = pc.greater(table["_epoch"], self.tombstones_after)
+            mask = pc.or_(mask, pc.and_(pc.is_in(table["_op"], pa.array(["d", "t"])), young))
+        inside = pc.and_(pc.greater(table["_epoch"], self.after), pc.less_equal(table["_epoch"], self.epoch))
+        return pc.and_(mask, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +69,9 @@ class Share:
     wanted: StateInput
     before: tuple[SegmentRef, ...]
     partitions: tuple[int, ...]
-    after: int
-    epoch: int
+    span: RunSpan
     name: Callable[[], str]
     memory_bytes: int
-    tombstones_after: int | None = None
     more: Mapping[int, Ints] = field(default_factory=dict)
 
     def write(self) -> WrittenShare:
@@ -63,7 +80,7 @@ class Share:
         unsent = unsent_columns(self.storage, refs, self.partitions)
         names = tuple(column.name for column in self.wanted.target.columns if column.id in unsent)
         surviving = survivors(
-            self.storage, replace(self.wanted, columns=names), self.partitions, self.before, self.after
+            self.storage, replace(self.wanted, columns=names), self.partitions, self.before, self.span.after
         )
         mine = {
             partition: _union(surviving.get(partition), self.more.get(partition))
@@ -71,14 +88,7 @@ class Share:
         }
 
         def keep(table: pa.Table) -> pa.Array:
-            mask = survival_mask(table, mine)
-            inside = pc.and_(
-                pc.greater(table["_epoch"], self.after), pc.less_equal(table["_epoch"], self.epoch)
-            )
-            if self.tombstones_after is not None:
-                young = pc.greater(table["_epoch"], self.tombstones_after)
-                mask = pc.or_(mask, pc.and_(pc.is_in(table["_op"], pa.array(["d", "t"])), young))
-            return pc.and_(mask, inside)
+            return self.span.mask(table, survival_mask(table, mine))
 
         parts = select_rows(self.storage, refs, keep, self.name, self.memory_bytes, self.partitions)
         elsewhere = {at: offsets for at, offsets in surviving.items() if at not in self.partitions}
@@ -115,26 +125,24 @@ class Here:
 def write_run(
     log: Log,
     topic: TopicId,
-    epoch: int,
+    span: RunSpan,
     name: Callable[[], str],
-    tombstones_after: int | None = None,
-    *,
-    after: int = 0,
     workers: Workers | None = None,
 ) -> list[Part]:
-    """The files of the state run of epochs behind ``after`` and up to ``epoch``, by partition or in the topic's order;
-    nothing names them yet. ``tombstones_after``: deletes of later epochs stay (None: none)."""
+    """The files of a state run, by partition or in the topic's order; nothing names them yet."""
     # Runs that stand beside the log have lost the deletes that readers are to get.
-    wanted = plan_state(
-        log, topic, Cut(epoch), columns=[], incomplete=True, every_row=tombstones_after is not None
+    wanted = plan_known_state(
+        log, topic, Cut(span.epoch), columns=[], every_row=span.tombstones_after is not None
     )
-    if wanted.target.bag:
-        tombstones_after = None  # a bag counts deletes against creates: one alone would take away another row
+    if wanted.target.bag:  # it counts deletes against creates: one alone would take away another row
+        span = replace(span, tombstones_after=None)
     before = tuple(
-        replace(ref, last_epoch=min(ref.last_epoch, after)) for ref in wanted.refs if ref.first_epoch <= after
+        replace(ref, last_epoch=min(ref.last_epoch, span.after))
+        for ref in wanted.refs
+        if ref.first_epoch <= span.after
     )
-    inside = _restrict_to_new(wanted, after)
-    assert not (after and inside.partitioning.mixed)  # ``due``: such a run begins with the log
+    inside = _restrict_to_new(wanted, span.after)
+    assert not (span.after and inside.partitioning.mixed)  # ``due``: such a run begins with the log
     workers = workers or Here()
     count = max(1, min(workers.shares, inside.partitioning.classes))
     shares = [
@@ -143,11 +151,9 @@ def write_run(
             wanted=inside,
             before=before,
             partitions=inside.partitioning.partitions_of_class(number, count),
-            after=after,
-            epoch=epoch,
+            span=span,
             name=name,
             memory_bytes=log.settings.upkeep.memory_bytes,
-            tombstones_after=tombstones_after,
         )
         for number in range(count)
     ]
@@ -214,7 +220,7 @@ def unsent_columns(
     found: set[int] = set()
     for ref in refs:
         table = read_segment(
-            storage, ref, columns=["_unchanged", "_offset"], partitions=partitions, silent=SILENT
+            storage, ref, columns=["_unchanged", "_offset"], partitions=partitions, hints=DecodeHints(SILENT)
         )
         if "_unchanged" in table.column_names:
             found.update(pc.unique(pc.list_flatten(table["_unchanged"])).to_pylist())

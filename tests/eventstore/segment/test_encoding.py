@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailrace.eventstore.model.partitioning import TopicIncarnation
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
@@ -16,6 +17,7 @@ from tailrace.eventstore.segment.segment import read_segment, write_segment
 from tailrace.eventstore.storage import LocalStorage
 
 TOPIC = TopicId.table("shop", "public", "orders")
+ONE_PARTITION = TopicIncarnation(0, 0, 1)
 INT8, TEXT, TEXTS, FLOAT = 20, 25, 1009, 701
 # A column's name may be the Parquet path of another column's elements.
 SCHEMA = TopicSchema(
@@ -59,7 +61,7 @@ def rows(count: int) -> pa.Table:
 
 def test_numbers_are_differences_and_texts_a_dictionary(tmp_path: Path) -> None:
     storage, written = LocalStorage(tmp_path), rows(1000)
-    file = write_segment(storage, TOPIC, 1, written, 1, "segment")
+    file = write_segment(storage, TOPIC, 1, written, ONE_PARTITION, "segment")
     group = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0)
     chunks = [group.column(at) for at in range(group.num_columns)]
     packed = {chunk.path_in_schema for chunk in chunks if "DELTA_BINARY_PACKED" in chunk.encodings}
@@ -88,7 +90,9 @@ def test_what_is_merged_has_dictionaries_by_its_own_row_groups_whatever_the_smal
 ) -> None:
     storage, refs = LocalStorage(tmp_path), []
     for epoch in range(1, 5):
-        file = write_segment(storage, TOPIC, 1, rows(3), 1, f"of-{epoch}")  # three statuses, all different
+        file = write_segment(
+            storage, TOPIC, 1, rows(3), ONE_PARTITION, f"of-{epoch}"
+        )  # three statuses, all different
         ranges = (PartitionRange(0, 3 * (epoch - 1), 3),)
         refs.append(
             SegmentRef(TOPIC, 1, epoch, epoch, 3, file.bytes, ranges, path=file.path, checksum=file.checksum)
@@ -100,7 +104,7 @@ def test_what_is_merged_has_dictionaries_by_its_own_row_groups_whatever_the_smal
     assert "after.note" in coded_paths(merged.metadata), "two texts, each four times"
     assert merged.read().column("after").to_pylist() == 4 * rows(3).column("after").to_pylist()
 
-    many = write_segment(storage, TOPIC, 1, rows(12), 1, "many")
+    many = write_segment(storage, TOPIC, 1, rows(12), ONE_PARTITION, "many")
     ref = SegmentRef(
         TOPIC, 1, 1, 1, 12, many.bytes, (PartitionRange(0, 0, 12),), path=many.path, checksum=many.checksum
     )

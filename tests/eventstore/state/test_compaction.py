@@ -19,7 +19,7 @@ from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.segment import row_order, segment
 from tailrace.eventstore.segment.segment import read_segment
-from tailrace.eventstore.state.bucket_passes import bucket_passes
+from tailrace.eventstore.state.bucket_passes import FoldLimits, bucket_passes
 from tailrace.eventstore.state.compaction import compact
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.row_layout import Layout
@@ -105,7 +105,7 @@ def test_a_partition_that_has_no_room_for_its_state_is_folded_in_several_passes(
     expected = pa.concat_tables(bucket_state(wanted, bucket) for bucket in every)
     for kept_bytes in (1, 1 << 30):
         found = bucket_passes(
-            read, wanted.layout, wanted.bucket_layout, every, fold_rows=fold_rows, kept_bytes=kept_bytes
+            read, wanted.layout, wanted.bucket_layout, every, limits=FoldLimits(fold_rows, kept_bytes)
         )
         tables = [compactor.finish() for compactor in found]
         assert partitions <= len(tables) <= wanted.buckets
@@ -130,7 +130,7 @@ def test_a_history_is_decoded_once_unless_its_state_is_too_large() -> None:
 
     def count(kept_bytes: int) -> int:
         found = bucket_passes(
-            read, wanted.layout, wanted.bucket_layout, range(8), fold_rows=50, kept_bytes=kept_bytes
+            read, wanted.layout, wanted.bucket_layout, range(8), limits=FoldLimits(50, kept_bytes)
         )
         tables = [compactor.finish() for compactor in found]
         assert sum(table.num_rows for table in tables) == 40
@@ -175,7 +175,7 @@ def test_files_of_which_only_what_matters_is_read_give_the_same(
                 each.layout,
                 each.bucket_layout,
                 range(each.buckets),
-                fold_rows=fold_rows,
+                limits=FoldLimits(fold_rows),
                 later=True,
             )
         ]

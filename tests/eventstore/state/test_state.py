@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -72,7 +73,7 @@ def test_sealing_does_not_change_the_state(store: Store) -> None:
 @one_catalog
 def test_a_task_needs_only_the_plan_and_the_segments_folder(store: Store) -> None:
     plan = pickle.loads(
-        pickle.dumps(plan_state(store, shop.ORDERS, store.cut(), on_unreadable="null", split=2))
+        pickle.dumps(replace(plan_state(store, shop.ORDERS, store.cut(), on_unreadable="null"), split=2))
     )
     root = segments_folder(store)
     store.close()
