@@ -16,7 +16,7 @@ from tailrace.cdc.recording.recorder import Recorder
 from tailrace.cdc.setup.continuity import check_start
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.cdc.snapshot.first_load import first_load
-from tailrace.cdc.status import CaptureStatus, Phase
+from tailrace.cdc.status import CapturePhase, CaptureStatus
 from tailrace.cdc.stream.session import Session, TransferMode
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import Fenced, OperatorError, TransientError
@@ -99,7 +99,7 @@ class Capture:
                 except (SlotActive, TransientError) as error:
                     if not self._go_on(error, began):
                         raise
-            self._progress.set_phase(Phase.STOPPED)
+            self._progress.set_phase(CapturePhase.STOPPED)
             self._tick(force=True)
         finally:
             if self._recorder is not None:
@@ -120,7 +120,7 @@ class Capture:
         lasted = time.monotonic() - began
         if lasted > LONGEST_PAUSE:
             self._slot_active_since = None
-        self._progress.set_phase(Phase.RECONNECTING)
+        self._progress.set_phase(CapturePhase.RECONNECTING)
         self._tick(force=True)
         self._stop.wait(self._backoff.pause(lasted, random.random()))
         return True
@@ -142,7 +142,7 @@ class Capture:
         return not self._term and time.monotonic() - self._slot_active_since > _ACTIVE_SECONDS
 
     def _is_unreached(self, error: SlotActive | TransientError, began: float) -> bool:
-        return not self._reached and self._progress.status().phase is Phase.STARTING
+        return not self._reached and self._progress.status().phase is CapturePhase.STARTING
 
     def _once(self) -> None:
         state, publication = check_start(self._store, self._task.name, self._task.address)

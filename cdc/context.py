@@ -14,7 +14,7 @@ from psycopg import Connection
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Address, Lines
 from tailrace.cdc.postgres.slot import longest_transaction
-from tailrace.cdc.status import Progress
+from tailrace.cdc.status import CaptureProgress
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
@@ -38,7 +38,7 @@ class Task:
     name: str
     settings: SourceSettings
     address: Address
-    progress: Progress
+    progress: CaptureProgress
     stop: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
@@ -48,12 +48,14 @@ class Task:
         name: str,
         settings: SourceSettings,
         *,
-        progress: Progress | None = None,
+        progress: CaptureProgress | None = None,
         stop: threading.Event | None = None,
     ) -> Self:
         """Raises UsageError for a dsn that cannot be read."""
         address = Address.of(settings)
-        return cls(store, name, settings, address, progress or Progress(name), stop or threading.Event())
+        return cls(
+            store, name, settings, address, progress or CaptureProgress(name), stop or threading.Event()
+        )
 
     @property
     def policies(self) -> Policies:

@@ -14,7 +14,7 @@ log = logging.getLogger("tailrace.capture")
 _MESSAGES_MAX = 50
 
 
-class Phase(StrEnum):
+class CapturePhase(StrEnum):
     STARTING = "starting"
     LOADING = "first load"
     STREAMING = "streaming"
@@ -29,7 +29,7 @@ class CaptureStatus:
     waits. ``messages`` are the latest reports, oldest first."""
 
     source: str
-    phase: Phase
+    phase: CapturePhase
     epochs: int
     transactions: int
     changes: int
@@ -52,13 +52,13 @@ class CaptureStatus:
         return max(0, self.server_lsn - self.durable_lsn)
 
 
-class Progress:
+class CaptureProgress:
     """The counters behind ``CaptureStatus``. Every method may be called from any thread."""
 
     def __init__(self, source: str) -> None:
         self._lock = threading.Lock()
         self._source = source
-        self._phase = Phase.STARTING
+        self._phase = CapturePhase.STARTING
         self._epochs = self._transactions = self._changes = 0
         self._received = self._durable = self._confirmed = self._server = self._queued = 0
         self._commit_ts: datetime | None = None
@@ -70,7 +70,7 @@ class Progress:
         self._messages: list[str] = []
         self._reported: set[str] = set()
 
-    def set_phase(self, phase: Phase) -> None:
+    def set_phase(self, phase: CapturePhase) -> None:
         with self._lock:
             self._phase = phase
 

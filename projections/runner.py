@@ -30,7 +30,7 @@ from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
 from tailrace.projections.refresh.lock import refresh_lease
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.spark.session import require_submitter
 
 UNDECLARED_SECONDS = 3.0
@@ -109,7 +109,7 @@ class Schedule:
         entry.refreshed_at, entry.pause = now, min((entry.pause or self._interval) * 2, LONGEST_WAIT)
 
 
-Report = Callable[[Outcome], None]
+Report = Callable[[RefreshOutcome], None]
 _UNFINISHED = ("failed", "waiting")
 
 
@@ -174,7 +174,7 @@ class _News:
         self._last: dict[tuple[str, int | None], str] = {}
         self._away: set[str] = set()
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: RefreshOutcome) -> None:
         if isinstance(outcome.error, TransientError):
             if outcome.projection not in self._away:
                 self._report(replace(outcome, reason=f"{outcome.reason}; it is tried again until it works"))

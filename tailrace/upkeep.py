@@ -34,7 +34,7 @@ def upkeep_rounds(store: Store, configuration: Configuration, say: Callable[[str
         yield
         return
     stop = threading.Event()
-    schedule = _Schedule(store, configuration, say, stop)
+    schedule = _UpkeepSchedule(store, configuration, say, stop)
     thread = threading.Thread(target=schedule.run, name="upkeep", daemon=True)
     thread.start()
     try:
@@ -45,7 +45,7 @@ def upkeep_rounds(store: Store, configuration: Configuration, say: Callable[[str
         thread.join()
 
 
-class _Schedule:
+class _UpkeepSchedule:
     """Life: idle, until ``every_seconds`` pass and a round is due; then one child process; idle again when it ends.
     ``end`` stops both: no round begins any more, and the child is terminated, or killed after ``_STOP_SECONDS``."""
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from tailrace.cdc.columnar.protect import is_protected, protect, protected_columns
 from tailrace.cdc.columnar.relations import (
-    Conflict,
     Describe,
     EventsRoute,
     IgnoredRoute,
     Relations,
+    SchemaConflict,
     TableRoute,
 )
 from tailrace.cdc.columnar.routes import RouteTable
@@ -291,7 +291,7 @@ class BlockDecoder:
             return number
         try:
             return self._routes.set_route(relid, self._relations.resolve(relid, self._scan.lsn))
-        except Conflict as conflict:
+        except SchemaConflict as conflict:
             raise self._undecodable(relid, conflict.error) or conflict.error from None
 
     def _truncate(self, relids: tuple[int, ...]) -> None:
@@ -335,7 +335,7 @@ class BlockDecoder:
     def _apply_ddl(self, described: ddl_message.DdlMessage) -> None:
         try:
             self._relations.apply_ddl(described, self._scan.lsn)
-        except Conflict as conflict:
+        except SchemaConflict as conflict:
             topic = self._relations.topic(described.relid)
             assert topic is not None
             # Without the message: defaults of protected columns may stand in it.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tailrace.cdc.columnar.schema_change import matches
 from tailrace.cdc.policy.policies import DROP, Policies
-from tailrace.cdc.wire.buffer import HINT, Reader
+from tailrace.cdc.wire.buffer import HINT, FieldReader
 from tailrace.cdc.wire.pgoutput import Message, Relation
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -56,7 +56,7 @@ def protect(message: bytes, columns: Sequence[Column], policies: Policies) -> by
     """
     if message[:1] not in (b"I", b"U", b"D"):
         return message
-    reader = Reader(message, "pgoutput message")
+    reader = FieldReader(message, "pgoutput message")
     out = bytearray(reader.take(5))
     while reader.left:
         kind = reader.take(1)
@@ -67,7 +67,7 @@ def protect(message: bytes, columns: Sequence[Column], policies: Policies) -> by
     return bytes(out)
 
 
-def _tuple(reader: Reader, out: bytearray, columns: Sequence[Column], policies: Policies) -> None:
+def _tuple(reader: FieldReader, out: bytearray, columns: Sequence[Column], policies: Policies) -> None:
     count = reader.uint16()
     if count != len(columns):
         raise reader.error(f"{count} cells in a row of {len(columns)} columns")

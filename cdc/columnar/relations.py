@@ -57,7 +57,7 @@ class IgnoredRoute:
     table: tuple[str, str]
 
 
-class Conflict(Exception):
+class SchemaConflict(Exception):
     """A relation that cannot become a version of its topic; ``error`` says why."""
 
     def __init__(self, error: Exception) -> None:
@@ -118,7 +118,7 @@ class Relations:
     def concerns(self, message: ddl_message.DdlMessage, topic: TopicId) -> bool:
         """Whether a message of the event trigger concerns a topic."""
         return (
-            message.change is ddl_message.Change.FAILED
+            message.change is ddl_message.DdlChange.FAILED
             or message.label == topic.parts[1:]
             or any(self._known[relid][0] == topic for relid in message.relids if relid in self._known)
         )
@@ -148,7 +148,7 @@ class Relations:
         try:
             return self._next_version(relation, described, commit_lsn, exact=exact)
         except (OperatorError, ValueError) as error:
-            raise Conflict(error) from error
+            raise SchemaConflict(error) from error
 
     def _next_version(
         self, relation: Relation, described: TopicSchema, commit_lsn: int, *, exact: bool
@@ -169,17 +169,17 @@ class Relations:
     def apply_ddl(self, message: ddl_message.DdlMessage, commit_lsn: int) -> None:
         """Apply what the event trigger describes at this place of the stream. Adds to ``changes``; the next row of the
         table must be resolved again. Raises Conflict."""
-        if message.change is ddl_message.Change.FAILED:
+        if message.change is ddl_message.DdlChange.FAILED:
             self._described.clear()  # somewhere there is a table that is not what was said of it
             return
         notes = {
-            ddl_message.Change.REWRITTEN: ChangeKind.REWRITTEN,
-            ddl_message.Change.REVALUED: ChangeKind.REVALUED,
-            ddl_message.Change.REPARTITIONED: ChangeKind.REPARTITIONED,
-            ddl_message.Change.DROPPED: ChangeKind.GONE,
+            ddl_message.DdlChange.REWRITTEN: ChangeKind.REWRITTEN,
+            ddl_message.DdlChange.REVALUED: ChangeKind.REVALUED,
+            ddl_message.DdlChange.REPARTITIONED: ChangeKind.REPARTITIONED,
+            ddl_message.DdlChange.DROPPED: ChangeKind.GONE,
         }
         # A partition of which no root is captured has its rows in the stream whomever it belongs to.
-        moved = message.change is ddl_message.Change.REPARTITIONED
+        moved = message.change is ddl_message.DdlChange.REPARTITIONED
         if message.change in notes and not (moved and self._known.keys().isdisjoint(message.roots)):
             for relid in message.relids:
                 self._note(relid, notes[message.change], message.label, commit_lsn)
@@ -206,7 +206,7 @@ class Relations:
             try:
                 current = self._policies.schema(message.label, whole, previous)
             except OperatorError as error:
-                raise Conflict(error) from error
+                raise SchemaConflict(error) from error
             kinds |= kinds_of_change(previous, current)
         if ddl_message.same_columns(current, previous):
             current = previous

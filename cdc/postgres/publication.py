@@ -73,7 +73,7 @@ Row = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PublicationEntry:
     """One table as it is published. ``columns``: names of what is sent, None = all but generated ones.
     ``filter_columns``: attnums that the row filter looks at, as far as the column list shows them."""
 
@@ -92,7 +92,7 @@ class Publication:
     all_tables: bool
     operations: frozenset[str]
     via_root: bool
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, PublicationEntry]
     schemas: tuple[str, ...] = ()
     owner: str = ""
     owned: bool = True  # by the source's user, or by a role that it is in: only an owner adds tables
@@ -243,10 +243,10 @@ def read_publication(
     )
 
 
-def _entry(row: Row, publication: str, leaves: Mapping[int, Leaf]) -> Entry:
+def _entry(row: Row, publication: str, leaves: Mapping[int, Leaf]) -> PublicationEntry:
     _, schema, name, columns, entries, row_filter, column_list, used = row
     listed = [int(number) for number in str(column_list or "").split()]
-    return Entry(
+    return PublicationEntry(
         label=(str(schema), str(name)),
         identity=TablePublication(
             publication=publication,

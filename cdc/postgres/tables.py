@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from psycopg import Connection, sql
 
 from tailrace.cdc.postgres.connect import Address, translate_errors
-from tailrace.cdc.postgres.publication import Entry, Publication
+from tailrace.cdc.postgres.publication import Publication, PublicationEntry
 from tailrace.eventstore.model.schema import Column, TopicSchema
 
 Row = tuple[object, ...]
@@ -151,7 +151,7 @@ def apply_publication(tables: Iterable[Table], publication: Publication | None) 
     ]
 
 
-def _apply_entry(table: Table, entry: Entry) -> Table:
+def _apply_entry(table: Table, entry: PublicationEntry) -> Table:
     everything = sorted((*table.columns, *table.generated), key=lambda column: column.id)
     if entry.columns is None:
         sent = table.columns
@@ -166,7 +166,7 @@ def _apply_entry(table: Table, entry: Entry) -> Table:
     )
 
 
-def _publication_problem(table: Table, sent: Sequence[Column], entry: Entry) -> str:
+def _publication_problem(table: Table, sent: Sequence[Column], entry: PublicationEntry) -> str:
     """What the server checks at each UPDATE and DELETE of a published table (CheckCmdReplicaIdentity)."""
     if table.identity == "f":
         return "its column list does not go with REPLICA IDENTITY FULL" if entry.identity.column_list else ""

@@ -41,7 +41,7 @@ SESSION, FRAME, DESCRIPTION, WITHHELD = b"S", b"F", b"D", b"W"
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class RecordingHeader:
     """Where a recording is from. ``rules``: the source's column policies as (pattern, policy), hashes with the
     fingerprint of their key."""
 
@@ -75,7 +75,7 @@ class Record:
 class RecordingWriter:
     """Writes a new file. ``flush`` gives the records since the last one to the system as one chunk."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: RecordingHeader) -> None:
         """Raises UsageError when the file exists, OperatorError when it cannot be written."""
         self._path = path
         self._records: list[bytes] = []
@@ -139,7 +139,7 @@ class Recording:
         except (struct.error, ValueError) as error:
             raise UsageError(f"{path} is damaged: its header cannot be read", hint="record again") from error
         document["rules"] = tuple((text, policy) for text, policy in document["rules"])
-        self.header = Header(**document)
+        self.header = RecordingHeader(**document)
 
     def records(self) -> Iterator[Record]:
         """In the order in which they were written, up to the last whole chunk."""

@@ -9,8 +9,15 @@ from pathlib import Path
 from tailrace.cdc.columnar.protect import is_protected, protect, protected_columns, without_defaults
 from tailrace.cdc.columnar.relations import Describe
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.recording.file import DESCRIPTION, FRAME, SESSION, WITHHELD, Header, RecordingWriter
-from tailrace.cdc.status import Progress
+from tailrace.cdc.recording.file import (
+    DESCRIPTION,
+    FRAME,
+    SESSION,
+    WITHHELD,
+    RecordingHeader,
+    RecordingWriter,
+)
+from tailrace.cdc.status import CaptureProgress
 from tailrace.cdc.topics import Topics
 from tailrace.cdc.wire import ddl_message, pgoutput
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
@@ -26,10 +33,12 @@ _ROWS = (b"I", b"U", b"D")
 class Recorder:
     """One recording of one source, over all sessions of a capture. Used by one thread at a time."""
 
-    def __init__(self, path: Path, state: SourceState, policies: Policies, progress: Progress) -> None:
+    def __init__(self, path: Path, state: SourceState, policies: Policies, progress: CaptureProgress) -> None:
         """Raises UsageError when the file exists, OperatorError when it cannot be written."""
         rules = tuple((text, policy) for text, _, policy in policies.rules)
-        self._file = RecordingWriter(path, Header(state.name, state.system_id, state.publication, rules))
+        self._file = RecordingWriter(
+            path, RecordingHeader(state.name, state.system_id, state.publication, rules)
+        )
         self._policies = policies
         self._progress = progress
         self._schemas: dict[int, tuple[TopicId, TopicSchema]] = {}

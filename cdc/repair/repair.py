@@ -29,7 +29,7 @@ from tailrace.cdc.repair.table import RepairContext, TableRepair
 from tailrace.cdc.setup.continuity import Mismatch, check_start, require_source
 from tailrace.cdc.snapshot.copy import TableChanged, lock_tables, snapshot_session
 from tailrace.cdc.snapshot.first_load import only_one, require_slot_unmoved
-from tailrace.cdc.status import Progress
+from tailrace.cdc.status import CaptureProgress
 from tailrace.cdc.topics import Topics, is_events
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError, UsageError
@@ -72,7 +72,7 @@ def repair_source(
     name: str,
     settings: SourceSettings,
     *,
-    progress: Progress | None = None,
+    progress: CaptureProgress | None = None,
     stop: threading.Event | None = None,
     tick: Callable[[str], None] = lambda text: None,
 ) -> RepairResult | None:

@@ -27,7 +27,7 @@ from tailrace.cdc.postgres.locks import POLL_SECONDS, try_read_locks
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables
 from tailrace.cdc.postgres.value_text import read_bases
-from tailrace.cdc.snapshot.copy_buffer import Inbox, Messages, Outcome
+from tailrace.cdc.snapshot.copy_buffer import FillResult, Inbox, Messages
 from tailrace.cdc.wire.binary import PLAIN, Render, parse_copy_row
 from tailrace.eventstore.errors import IntegrityError, TransientError
 
@@ -305,8 +305,8 @@ def _copy(pgconn: pq.abc.PGconn, statement: str, unit: CopyUnit, address: Addres
     inbox = Inbox(pgconn, CHUNK_BYTES, _CELL_BYTES * begun.nfields)
     try:
         with closing(inbox):
-            while (outcome := inbox.fill()) is not Outcome.END:
-                if outcome is Outcome.FULL:
+            while (outcome := inbox.fill()) is not FillResult.END:
+                if outcome is FillResult.FULL:
                     yield inbox.take()
                 else:
                     wait_readable(pgconn, doing, address)

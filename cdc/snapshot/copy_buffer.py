@@ -34,7 +34,7 @@ _AT, _COUNT, _PENDING, _HELD = range(4)
 _STATE_SIZE = 4
 
 
-class Outcome(IntEnum):
+class FillResult(IntEnum):
     """Why filling stopped: nothing more has arrived; the inbox is full; the COPY has ended."""
 
     WAIT = 0
@@ -57,10 +57,10 @@ def _fill(functions: Ints, connection: int, state: Ints, held: int, out: Bytes, 
         if not size:
             size = call_3(functions[_GET], connection, held, 1)
             if size < 0:
-                return Outcome.END.value if size == -1 else _FAILED
+                return FillResult.END.value if size == -1 else _FAILED
         if not size:
             if consumed:
-                return Outcome.WAIT.value
+                return FillResult.WAIT.value
             if not call(functions[_CONSUME], connection):
                 return _FAILED
             consumed = True
@@ -69,7 +69,7 @@ def _fill(functions: Ints, connection: int, state: Ints, held: int, out: Bytes, 
         at, count = state[_AT], state[_COUNT]
         state[_PENDING] = size
         if count >= len(ends) or at + size > len(out) or at + each * count >= len(out):
-            return Outcome.FULL.value if count else _TOO_LARGE
+            return FillResult.FULL.value if count else _TOO_LARGE
         copy_memory(to + at, state[_HELD], size)
         call(functions[_FREE], state[_HELD])
         state[_PENDING] = 0
@@ -118,7 +118,7 @@ class Inbox:
         self._out: Bytes = np.empty(room, np.uint8)
         self._ends: Ints = np.empty(room // (_MESSAGE_BYTES_MIN + self._each) + 1, np.int64)
 
-    def fill(self) -> Outcome:
+    def fill(self) -> FillResult:
         """Take in what has arrived; waits for nothing.
 
         Raises psycopg.OperationalError when the connection is broken; what came before can still be taken."""
@@ -129,7 +129,7 @@ class Inbox:
             status = ask()
         if status == _FAILED:
             raise psycopg.OperationalError(self._pgconn.get_error_message())
-        return Outcome(status)
+        return FillResult(status)
 
     def take(self) -> Messages:
         """What was received since the last time. The inbox goes on with other memory."""
@@ -157,10 +157,10 @@ class Inbox:
             if not self._message:
                 size, data = self._pgconn.get_copy_data(1)
                 if size < 0:
-                    return Outcome.END
+                    return FillResult.END
                 if not size:
                     if consumed:
-                        return Outcome.WAIT
+                        return FillResult.WAIT
                     self._pgconn.consume_input()
                     consumed = True
                     continue
@@ -170,7 +170,7 @@ class Inbox:
             state[_PENDING] = size
             full = count >= len(self._ends) or at + self._each * count >= len(self._out)
             if full or at + size > len(self._out):
-                return Outcome.FULL if count else _TOO_LARGE
+                return FillResult.FULL if count else _TOO_LARGE
             self._out[at : at + size] = np.frombuffer(self._message, np.uint8)
             self._message, state[_PENDING] = b"", 0
             self._ends[count] = state[_AT] = at + size

@@ -22,7 +22,7 @@ from tailrace.cdc.postgres.slot import (
     require_usable,
 )
 from tailrace.cdc.snapshot.load import LoadResult, LoadTarget, SnapshotLoad
-from tailrace.cdc.status import Phase, Progress
+from tailrace.cdc.status import CapturePhase, CaptureProgress
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.sources import register_topic
@@ -44,7 +44,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
     lost), TransientError (begin again), Fenced.
     """
     store, address, progress = task.store, task.address, task.progress
-    progress.set_phase(Phase.LOADING)
+    progress.set_phase(CapturePhase.LOADING)
     with (
         connect(address, "tailrace load") as control,
         _end_on_failure(address, control.info.backend_pid) as sessions,
@@ -160,7 +160,9 @@ def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[
     yield
 
 
-def _drop_unfinished(control: Connection[Row], name: str, address: Address, progress: Progress) -> None:
+def _drop_unfinished(
+    control: Connection[Row], name: str, address: Address, progress: CaptureProgress
+) -> None:
     slot = read_slot(control, name, address)
     if slot is None:
         return

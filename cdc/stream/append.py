@@ -16,8 +16,8 @@ from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
 from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.recording.recorder import Recorder
 from tailrace.cdc.snapshot.topic_load import LoadOutput, TopicLoad
-from tailrace.cdc.status import Progress
-from tailrace.cdc.stream.queue import Handover, Item, Through
+from tailrace.cdc.status import CaptureProgress
+from tailrace.cdc.stream.queue import Handover, Item, ThroughPosition
 from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.stream.reload_reason import reload_reason
 from tailrace.cdc.topics import Topics, TopicsChanged
@@ -53,7 +53,7 @@ class AppendContext:
     store: Store
     writer: SourceWriter
     decoder: BlockDecoder
-    progress: Progress
+    progress: CaptureProgress
     topics: Topics
     filled_unseen: Callable[[int, int], bool]
     loads: Sequence[TopicLoad] = ()
@@ -108,9 +108,9 @@ class Appender:
             self._append(item)
         elif isinstance(item, PartialBlock):
             self._spill(item)
-        elif isinstance(item, Through):
+        elif isinstance(item, ThroughPosition):
             self._writer.advance(item.lsn, item.lsn)
-        if not isinstance(item, Through | None):
+        if not isinstance(item, ThroughPosition | None):
             self._inside = isinstance(item, PartialBlock)
         if self._inside:
             return

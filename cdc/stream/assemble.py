@@ -41,7 +41,7 @@ _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")
 
 
-class State(Enum):
+class AssemblyState(Enum):
     IDLE = "idle"
     OPEN = "open"
     SKIPPING = "skipping"
@@ -76,14 +76,18 @@ _SKIPPED = {
 
 _COUNT = Action.COUNT
 
-TRANSITIONS: dict[State, dict[int, Action]] = {
-    State.IDLE: {ord(tag): action for tag, action in _OUTSIDE.items()},
-    State.OPEN: {ord(tag): action for tag, action in _INSIDE.items()},
-    State.SKIPPING: {ord(tag): action for tag, action in _SKIPPED.items()},
+TRANSITIONS: dict[AssemblyState, dict[int, Action]] = {
+    AssemblyState.IDLE: {ord(tag): action for tag, action in _OUTSIDE.items()},
+    AssemblyState.OPEN: {ord(tag): action for tag, action in _INSIDE.items()},
+    AssemblyState.SKIPPING: {ord(tag): action for tag, action in _SKIPPED.items()},
 }
 
 
-_MODES = {State.IDLE: transactions.IDLE, State.OPEN: transactions.OPEN, State.SKIPPING: transactions.SKIPPING}
+_MODES = {
+    AssemblyState.IDLE: transactions.IDLE,
+    AssemblyState.OPEN: transactions.OPEN,
+    AssemblyState.SKIPPING: transactions.SKIPPING,
+}
 _STATES = {mode: state for state, mode in _MODES.items()}
 
 
@@ -106,8 +110,8 @@ class Assembler:
         self._bytes_limit = self._epoch_bytes
         self._changes_limit = epoch_changes
         self._cells_limit = epoch_cells
-        self._state = State.IDLE
-        self._actions = TRANSITIONS[State.IDLE]
+        self._state = AssemblyState.IDLE
+        self._actions = TRANSITIONS[AssemblyState.IDLE]
         self._room: Bytes = np.empty(_ROOM_BYTES, np.uint8)
         self._size = 0
         self._ends: Ints = np.empty(_ROOM_BYTES // 64, np.int64)
@@ -203,7 +207,7 @@ class Assembler:
     @property
     def open(self) -> bool:
         """Inside a transaction (also one that is dropped)."""
-        return self._state is not State.IDLE
+        return self._state is not AssemblyState.IDLE
 
     @property
     def pending_bytes(self) -> int:
@@ -239,7 +243,7 @@ class Assembler:
     @property
     def oversized(self) -> bool:
         """The open transaction alone exceeds an epoch: ``cut`` what is whole, then ``spill``."""
-        if self._state is not State.OPEN:
+        if self._state is not AssemblyState.OPEN:
             return False
         return self._beyond_limit
 
@@ -278,7 +282,7 @@ class Assembler:
 
         Raises ValueError when there is no open transaction, or whole ones wait.
         """
-        if self._state is not State.OPEN or self._transactions:
+        if self._state is not AssemblyState.OPEN or self._transactions:
             raise ValueError("only a transaction that is open and first in line can be spilled")
         data, ends = self._split(self._size, self._messages)
         block = PartialBlock(
@@ -338,7 +342,7 @@ class Assembler:
             raise self._error(frame, "has unknown flags")
         if not frame[1]:
             self.dropped_messages += 1
-        elif self._state is State.IDLE:
+        elif self._state is AssemblyState.IDLE:
             raise self._error(frame, "is transactional but outside of a transaction")
         else:
             self._keep(frame)
@@ -354,10 +358,10 @@ class Assembler:
             )
         self._begin_lsn, self._begin_ts, self._xid = commit_lsn, commit_ts, xid
         if commit_lsn <= self._skip_through:
-            self._enter(State.SKIPPING)
+            self._enter(AssemblyState.SKIPPING)
         else:
             self._keep(frame)
-            self._enter(State.OPEN)
+            self._enter(AssemblyState.OPEN)
 
     def _commit(self, frame: bytes) -> None:
         if len(frame) != _COMMIT.size:
@@ -366,7 +370,7 @@ class Assembler:
         if flags or commit_lsn != self._begin_lsn or not commit_lsn < end_lsn <= _LSN_MAX:
             raise self._error(frame, "does not belong to the transaction begun")
         self._commit_lsn, self._end_lsn, self._commit_ts = commit_lsn, end_lsn, commit_ts
-        if self._state is State.SKIPPING:
+        if self._state is AssemblyState.SKIPPING:
             self.skipped += 1
         else:
             self._keep(frame)
@@ -374,9 +378,9 @@ class Assembler:
             self.gathered += 1
             self._mark_whole(self._size, self._messages, self._changes, self._cells)
             self._spilled = False
-        self._enter(State.IDLE)
+        self._enter(AssemblyState.IDLE)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: AssemblyState) -> None:
         self._state = state
         self._actions = TRANSITIONS[state]
 

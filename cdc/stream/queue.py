@@ -16,13 +16,13 @@ from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 
 
 @dataclass(frozen=True, slots=True)
-class Through:
+class ThroughPosition:
     """Everything that commits below ``lsn`` was received and appended: store it, so that it may be confirmed."""
 
     lsn: int
 
 
-Item = FrameBlock | PartialBlock | Through
+Item = FrameBlock | PartialBlock | ThroughPosition
 
 
 class Handover:
@@ -128,4 +128,4 @@ class Handover:
 
 
 def _size(item: Item) -> int:
-    return 0 if isinstance(item, Through) else len(item.data) + item.ends.itemsize * len(item.ends)
+    return 0 if isinstance(item, ThroughPosition) else len(item.data) + item.ends.itemsize * len(item.ends)

@@ -17,7 +17,7 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.errors import RowTooLarge
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.feedback import Feedback
-from tailrace.cdc.stream.queue import Handover, Through
+from tailrace.cdc.stream.queue import Handover, ThroughPosition
 from tailrace.cdc.stream.spool import Frames
 from tailrace.cdc.wire.replication import Keepalive, parse, status_update
 from tailrace.eventstore import failpoints
@@ -170,7 +170,7 @@ class Receiver:
             return
         lsn = self._feedback.through_position(now)
         if lsn is not None:
-            self._handover.put(Through(lsn))
+            self._handover.put(ThroughPosition(lsn))
 
     def _confirm(self, now: float) -> None:
         status = self._feedback.next_status(now)

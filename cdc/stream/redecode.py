@@ -18,7 +18,7 @@ from dataclasses import replace
 from tailrace.cdc.columnar import undecoded
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
 from tailrace.cdc.columnar.schema_change import SchemaChange
-from tailrace.cdc.status import Progress
+from tailrace.cdc.status import CaptureProgress
 from tailrace.cdc.stream import requests
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore import failpoints
@@ -44,7 +44,7 @@ class Redecoding:
         writer: SourceWriter,
         topics: Sequence[TopicId],
         decoder: Callable[[], BlockDecoder],
-        progress: Progress,
+        progress: CaptureProgress,
     ) -> None:
         self._store = store
         self._writer = writer

@@ -26,7 +26,7 @@ from tailrace.cdc.postgres.replication import ReplicationStream
 from tailrace.cdc.postgres.value_text import Renderer
 from tailrace.cdc.recording.recorder import Recorder
 from tailrace.cdc.snapshot.topic_load import TopicLoad
-from tailrace.cdc.status import Phase
+from tailrace.cdc.status import CapturePhase
 from tailrace.cdc.stream import requests
 from tailrace.cdc.stream.append import AppendContext, Appender
 from tailrace.cdc.stream.binary_mode import TextStream
@@ -93,7 +93,7 @@ class Session:
         with self._open(state) as stream:
             writer = self._store.take_over(self._name)
             self.term = writer.term
-            self._progress.set_phase(Phase.STREAMING)
+            self._progress.set_phase(CapturePhase.STREAMING)
             self._progress.set_position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
             start = SessionStart(self._task, writer, publication)
             with self._lines.timeout(_START_SECONDS):

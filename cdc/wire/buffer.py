@@ -15,7 +15,7 @@ _UINT64 = struct.Struct(">Q")
 HINT = "the stream is damaged or of an unknown protocol version; nothing of this message was used"
 
 
-class Reader:
+class FieldReader:
     """Reads the fields of one message in network byte order. Every method raises ProtocolError instead of guessing."""
 
     __slots__ = ("_at", "_data", "_what")

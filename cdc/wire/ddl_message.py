@@ -19,7 +19,7 @@ VERSION = 1
 _TEXTS = frozenset({25, 1043})  # text and varchar: binary coercible, the same output
 
 
-class Change(StrEnum):
+class DdlChange(StrEnum):
     """What happened to a table. All but ``DESCRIBED`` may have changed rows without an event."""
 
     DESCRIBED = ""
@@ -37,7 +37,7 @@ class DdlMessage:
     ``partial``: a publication sends other columns than the ordinary ones. ``command`` is empty for what the trigger
     found when it was installed."""
 
-    change: Change
+    change: DdlChange
     command: str
     relid: int = 0
     label: tuple[str, str] = ("", "")
@@ -66,12 +66,12 @@ def parse(content: bytes) -> DdlMessage:
 
 
 def _failure(error: str) -> DdlMessage:
-    return DdlMessage(Change.FAILED, "", error=error)
+    return DdlMessage(DdlChange.FAILED, "", error=error)
 
 
 def _message(data: dict[str, Any]) -> DdlMessage:
-    change, command = Change(data["changed"]), str(data["command"])
-    if change is Change.FAILED:
+    change, command = DdlChange(data["changed"]), str(data["command"])
+    if change is DdlChange.FAILED:
         return DdlMessage(change, command, error=disclosure.hide_quoted_values(str(data["error"])))
     columns = data.get("columns")
     return DdlMessage(

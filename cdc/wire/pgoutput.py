@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tailrace.cdc.wire.buffer import Reader
+from tailrace.cdc.wire.buffer import FieldReader
 
 
 class Absent(Enum):
@@ -139,7 +139,7 @@ PgOutput = (
 
 def decode(frame: bytes) -> PgOutput:
     """Decode one message. Raises ProtocolError on an empty, short, unknown or over-long one."""
-    reader = Reader(frame, "pgoutput message")
+    reader = FieldReader(frame, "pgoutput message")
     read = _READERS.get(reader.byte())
     if read is None:
         raise reader.error("unknown tag")
@@ -148,21 +148,21 @@ def decode(frame: bytes) -> PgOutput:
     return message
 
 
-def _begin(reader: Reader) -> Begin:
+def _begin(reader: FieldReader) -> Begin:
     return Begin(reader.uint64(), reader.int64(), reader.uint32())
 
 
-def _commit(reader: Reader) -> Commit:
+def _commit(reader: FieldReader) -> Commit:
     if reader.byte() != 0:
         raise reader.error("unknown commit flags")
     return Commit(reader.uint64(), reader.uint64(), reader.int64())
 
 
-def _origin(reader: Reader) -> Origin:
+def _origin(reader: FieldReader) -> Origin:
     return Origin(reader.uint64(), reader.string())
 
 
-def _relation(reader: Reader) -> Relation:
+def _relation(reader: FieldReader) -> Relation:
     relid, schema, table = reader.uint32(), reader.string(), reader.string()
     identity = chr(reader.byte())
     if identity not in "dnfi":
@@ -171,24 +171,24 @@ def _relation(reader: Reader) -> Relation:
     return Relation(relid, schema or "pg_catalog", table, identity, columns)  # pg_catalog is sent as ''
 
 
-def _relation_column(reader: Reader) -> RelationColumn:
+def _relation_column(reader: FieldReader) -> RelationColumn:
     flags = reader.byte()
     if flags > 1:
         raise reader.error("unknown column flags")
     return RelationColumn(reader.string(), reader.uint32(), reader.int32(), flags == 1)
 
 
-def _type(reader: Reader) -> Type:
+def _type(reader: FieldReader) -> Type:
     return Type(reader.uint32(), reader.string() or "pg_catalog", reader.string())
 
 
-def _insert(reader: Reader) -> Insert:
+def _insert(reader: FieldReader) -> Insert:
     relid = reader.uint32()
     _expect(reader, "N")
     return Insert(relid, _tuple(reader))
 
 
-def _update(reader: Reader) -> Update:
+def _update(reader: FieldReader) -> Update:
     relid = reader.uint32()
     kind = _expect(reader, "KON")
     if kind == "N":
@@ -201,14 +201,14 @@ def _update(reader: Reader) -> Update:
     return Update(relid, new, key=before) if kind == "K" else Update(relid, new, old=before)
 
 
-def _delete(reader: Reader) -> Delete:
+def _delete(reader: FieldReader) -> Delete:
     relid = reader.uint32()
     if _expect(reader, "KO") == "K":
         return Delete(relid, key=_old_tuple(reader))
     return Delete(relid, old=_old_tuple(reader))
 
 
-def _truncate(reader: Reader) -> Truncate:
+def _truncate(reader: FieldReader) -> Truncate:
     count, options = reader.uint32(), reader.byte()
     if options > 3:
         raise reader.error("unknown truncate options")
@@ -218,28 +218,28 @@ def _truncate(reader: Reader) -> Truncate:
     return Truncate(relids, cascade=bool(options & 1), restart_identity=bool(options & 2))
 
 
-def _message(reader: Reader) -> Message:
+def _message(reader: FieldReader) -> Message:
     flags = reader.byte()
     if flags > 1:
         raise reader.error("unknown message flags")
     return Message(flags == 1, reader.uint64(), reader.string(), reader.take(reader.uint32()))
 
 
-def _stream_abort(reader: Reader) -> StreamAbort:
+def _stream_abort(reader: FieldReader) -> StreamAbort:
     abort = StreamAbort(reader.uint32(), reader.uint32())
     if reader.left:  # abort LSN and time, sent with streaming = parallel
         reader.take(16)
     return abort
 
 
-def _expect(reader: Reader, kinds: str) -> str:
+def _expect(reader: FieldReader, kinds: str) -> str:
     kind = chr(reader.byte())
     if kind not in kinds:
         raise reader.error(f"tuple kind {kind!r} where one of {kinds!r} belongs")
     return kind
 
 
-def _old_tuple(reader: Reader) -> Tuple:
+def _old_tuple(reader: FieldReader) -> Tuple:
     """Old rows are sent flattened (heapam.c, ExtractReplicaIdentity): nothing in them is left out."""
     cells = _tuple(reader)
     if UNCHANGED in cells:
@@ -247,11 +247,11 @@ def _old_tuple(reader: Reader) -> Tuple:
     return cells
 
 
-def _tuple(reader: Reader) -> Tuple:
+def _tuple(reader: FieldReader) -> Tuple:
     return tuple([_cell(reader) for _ in range(reader.uint16())])
 
 
-def _cell(reader: Reader) -> Cell:
+def _cell(reader: FieldReader) -> Cell:
     match chr(reader.byte()):
         case "t":
             return reader.take(reader.uint32())
@@ -265,7 +265,7 @@ def _cell(reader: Reader) -> Cell:
             raise reader.error(f"unknown cell tag {tag!r}")
 
 
-_READERS: dict[int, Callable[[Reader], PgOutput]] = {
+_READERS: dict[int, Callable[[FieldReader], PgOutput]] = {
     ord("B"): _begin,
     ord("C"): _commit,
     ord("O"): _origin,

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tailrace.cdc.wire.buffer import Reader
+from tailrace.cdc.wire.buffer import FieldReader
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 UNIX_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01 in µs since 1970-01-01
@@ -43,7 +43,7 @@ def parse(frame: bytes) -> XLogData | Keepalive:
     if frame[:1] == b"w" and len(frame) > _XLOGDATA_HEADER:  # the frequent one, without a Reader's calls
         start, end, sent = _HEADER.unpack_from(frame, 1)
         return XLogData(start, end, sent, frame[_XLOGDATA_HEADER:])
-    reader = Reader(frame, "replication frame")
+    reader = FieldReader(frame, "replication frame")
     tag = reader.byte()
     if tag == ord("k"):
         keepalive = Keepalive(reader.uint64(), reader.int64(), _flag(reader))
@@ -57,7 +57,7 @@ def parse(frame: bytes) -> XLogData | Keepalive:
 _HEADER = struct.Struct(">QQq")
 
 
-def _flag(reader: Reader) -> bool:
+def _flag(reader: FieldReader) -> bool:
     value = reader.byte()
     if value > 1:
         raise reader.error("a flag that is neither 0 nor 1")
@@ -79,4 +79,4 @@ def moment(micros: int) -> datetime:
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
-        raise Reader(b"").error(f"the time {micros} µs is out of range") from None
+        raise FieldReader(b"").error(f"the time {micros} µs is out of range") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tailrace.cdc.wire.buffer import Reader
+from tailrace.cdc.wire.buffer import FieldReader
 from tailrace.cdc.wire.pgoutput import StreamAbort
 
 _BEGIN = struct.Struct(">cQqI")
@@ -58,7 +58,7 @@ def control(frame: bytes) -> Control | None:
     tag = frame[:1]
     if tag not in (b"S", b"E", b"c", b"A"):
         return None
-    reader = Reader(frame, "pgoutput message")
+    reader = FieldReader(frame, "pgoutput message")
     reader.byte()
     message: Control
     if tag == b"S":
@@ -80,7 +80,7 @@ def control(frame: bytes) -> Control | None:
 def unwrap(frame: bytes) -> tuple[int | None, bytes]:
     """A message inside a stream block: its subtransaction (None: Origin carries none), and what version 1 would have
     sent. Raises ProtocolError on a message that cannot come there."""
-    reader = Reader(frame, "streamed pgoutput message")
+    reader = FieldReader(frame, "streamed pgoutput message")
     tag = reader.byte()
     if tag == _ORIGIN:
         return None, frame
@@ -89,7 +89,7 @@ def unwrap(frame: bytes) -> tuple[int | None, bytes]:
     return reader.uint32(), frame[:1] + frame[5:]
 
 
-def _flag(reader: Reader, most: int) -> int:
+def _flag(reader: FieldReader, most: int) -> int:
     value = reader.byte()
     if value > most:
         raise reader.error("unknown flags")

@@ -19,7 +19,7 @@ from tailrace.eventstore.catalog.database import INIT, Catalog
 from tailrace.eventstore.errors import OperatorError, manual_page
 from tailrace.eventstore.model.time import now_micros
 
-Phase = Literal["pre", "post"]
+MigrationPhase = Literal["pre", "post"]
 _UPGRADE = "tailrace store upgrade"
 
 
@@ -44,7 +44,7 @@ class MigrationStep:
     """One migration that a database has not seen."""
 
     revision: str
-    phase: Phase
+    phase: MigrationPhase
     about: str
 
 
@@ -105,7 +105,7 @@ def plan(catalog: Catalog, family: Family) -> list[MigrationStep]:
     return steps[numbers.index(has) + 1 :]
 
 
-def steps_of_phase(steps: Sequence[MigrationStep], phase: Phase) -> list[MigrationStep]:
+def steps_of_phase(steps: Sequence[MigrationStep], phase: MigrationPhase) -> list[MigrationStep]:
     """Those of a plan that a phase runs: up to the first *post* one, or all."""
     if phase == "post":
         return list(steps)

@@ -41,7 +41,7 @@ class Followed(TopicTable):
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class TailStart:
     """Behind a cut (None: with what there is first), or at offsets of partitions. ``lenient``: where a topic begins
     later, with that."""
 
@@ -108,12 +108,12 @@ def tail(
     found = merge_topics(log, infos, begin, end, chosen)
     if until is not None or timeout == 0:
         return found
-    on = Begin(Cut(end.epoch), begin.offsets)
+    on = TailStart(Cut(end.epoch), begin.offsets)
     return itertools.chain(found, _follow(log, patterns, on, end.epoch, chosen, timeout))
 
 
 def _follow(
-    log: Log, patterns: Sequence[str], begin: Begin, done: int, chosen: Filter, timeout: float | None
+    log: Log, patterns: Sequence[str], begin: TailStart, done: int, chosen: Filter, timeout: float | None
 ) -> Iterator[Followed]:
     for info in log.follow(after_epoch=done, timeout=timeout):
         if info.epoch <= done:
@@ -125,9 +125,9 @@ def _follow(
         begin = replace(begin, cut=Cut(done))
 
 
-def _begin(log: Log, infos: Sequence[TopicInfo], start: AsOf) -> Begin:
+def _begin(log: Log, infos: Sequence[TopicInfo], start: AsOf) -> TailStart:
     if start == "earliest":
-        return Begin()
+        return TailStart()
     offsets = offsets_in(start)
     if offsets is not None:
         if len(infos) != 1:
@@ -136,23 +136,23 @@ def _begin(log: Log, infos: Sequence[TopicInfo], start: AsOf) -> Begin:
                 hint="name one topic, or begin at an epoch, an LSN or a time",
             )
         check_offsets(log, infos[0], offsets)
-        return Begin(None, offsets)
+        return TailStart(None, offsets)
     cut = log.cut(None if start == "latest" else start)
     for info in infos:
         log.require_history(info.id, cut)
-    return Begin(cut)
+    return TailStart(cut)
 
 
 def read_between(
     log: Log, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter
 ) -> Iterator[Followed]:
     """What there still is of these topics in the epochs behind ``after`` (0: and what came first) up to a cut."""
-    begin = Begin(Cut(after), lenient=True) if after else Begin()
+    begin = TailStart(Cut(after), lenient=True) if after else TailStart()
     return merge_topics(log, infos, begin, end, chosen)
 
 
 def merge_topics(
-    log: Log, infos: Sequence[TopicInfo], begin: Begin, end: Cut, chosen: Filter
+    log: Log, infos: Sequence[TopicInfo], begin: TailStart, end: Cut, chosen: Filter
 ) -> Iterator[Followed]:
     """What lies between, of these topics, epoch by epoch. Raises HistoryGone when retention removed some of it."""
     streams = [_topic_rows(log, info, begin, end, chosen) for info in infos]
@@ -165,7 +165,7 @@ def merge_topics(
         yield replace(held, ends_epoch=True)
 
 
-def _topic_rows(log: Log, info: TopicInfo, begin: Begin, end: Cut, chosen: Filter) -> Iterator[Followed]:
+def _topic_rows(log: Log, info: TopicInfo, begin: TailStart, end: Cut, chosen: Filter) -> Iterator[Followed]:
     first, start = chosen.first_epoch(log, info.id), log.log_start(info.id).epoch
     if first is None:
         return

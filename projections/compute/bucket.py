@@ -20,7 +20,7 @@ from tailrace.eventstore.errors import MissingFile, TailraceError
 from tailrace.eventstore.metadata.attempts import is_by
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.storage import Storage
-from tailrace.projections.compute.sampling import Choice
+from tailrace.projections.compute.sampling import KeySelection
 from tailrace.projections.generations.difference import (
     HASH,
     Row,
@@ -66,7 +66,7 @@ class Placement:
     key: tuple[str, ...]
     partitions: int
     split: int
-    choice: Choice | None = None
+    choice: KeySelection | None = None
     without: frozenset[int] = frozenset()
 
     @property
@@ -88,7 +88,7 @@ class Placement:
         hashes = self.hashes(batch)
         if self.choice is None:
             return batch, hashes
-        chosen = pa.array(self.choice.chosen(hashes.to_numpy()))
+        chosen = pa.array(self.choice.mask(hashes.to_numpy()))
         return batch.filter(chosen), hashes.filter(chosen)
 
     def hashes(self, batch: pa.RecordBatch) -> pa.Int64Array:
@@ -226,7 +226,7 @@ class BucketTask:
         before = self.previous.get(bucket, NO_FILES)
         choice = self.placement.choice
         if some is None and choice is not None:
-            some = KeySubset(lambda table: choice.chosen(table[HASH].to_numpy()))
+            some = KeySubset(lambda table: choice.mask(table[HASH].to_numpy()))
         if some is None:
             old = read_result(self.storage, before, schema, key)
         else:

@@ -13,34 +13,34 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _ALL = 1 << 64
 
 
-class Choice(Protocol):
+class KeySelection(Protocol):
     """A part of all possible keys. Pickles into Spark tasks."""
 
-    def chosen(self, hashes: Hashes) -> Mask:
+    def mask(self, hashes: Hashes) -> Mask:
         """Which of the keys with these hashes (``tailrace.eventstore.model.keys``) belong to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listed:
+class ListedKeys:
     """The keys with these hashes, or (``others``) all but those."""
 
     hashes: Hashes
     others: bool = False
 
-    def chosen(self, hashes: Hashes) -> Mask:
+    def mask(self, hashes: Hashes) -> Mask:
         mask: Mask = np.isin(hashes, self.hashes, invert=self.others)
         return mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Both:
+class CommonKeys:
     """The keys that are in two choices."""
 
-    one: Choice
-    other: Choice
+    one: KeySelection
+    other: KeySelection
 
-    def chosen(self, hashes: Hashes) -> Mask:
-        mask: Mask = self.one.chosen(hashes) & self.other.chosen(hashes)
+    def mask(self, hashes: Hashes) -> Mask:
+        mask: Mask = self.one.mask(hashes) & self.other.mask(hashes)
         return mask
 
 
@@ -52,8 +52,8 @@ class Sampling:
     seed: int
     share: float
 
-    def chosen(self, hashes: Hashes) -> Mask:
-        mask: Mask = _mixed(hashes.view(np.uint64) ^ np.uint64(self.seed)) < np.uint64(int(self.share * _ALL))
+    def mask(self, hashes: Hashes) -> Mask:
+        mask: Mask = _mix(hashes.view(np.uint64) ^ np.uint64(self.seed)) < np.uint64(int(self.share * _ALL))
         return mask
 
 
@@ -62,7 +62,7 @@ def sampling_of(keys: int, rows: int, seed: int) -> Sampling | None:
     return Sampling(seed, keys / rows) if keys < rows else None
 
 
-def _mixed(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _mix(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The finalizer of splitmix64: each bit of the result depends on all bits of the value."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

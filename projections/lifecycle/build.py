@@ -45,7 +45,7 @@ from tailrace.projections.refresh.lock import build_lease, refresh_lease
 from tailrace.projections.refresh.plan import Full
 from tailrace.projections.refresh.record import record_applied, record_failures
 from tailrace.projections.refresh.refresh import (
-    Outcome,
+    RefreshOutcome,
     refresh_generation,
 )
 from tailrace.projections.refresh.step import take_step
@@ -148,7 +148,7 @@ def _rebuild(
 
 def _fill(
     ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
-) -> list[Applied | Outcome]:
+) -> list[Applied | RefreshOutcome]:
     """Fill the generation and catch up. Returns what was brought to its sink."""
     name, pin = projection.name, generation.pin
     with _fails_for_good(ctx, generation):
@@ -163,7 +163,7 @@ def _fill(
             taken = take_step(StepInput(ctx, projection, generation, cut), decided, leftovers)
         applied = apply(ctx, generation)
         record_applied(ctx, projection, generation, started, applied, taken)
-    done: list[Applied | Outcome] = [applied]
+    done: list[Applied | RefreshOutcome] = [applied]
     if pin is None and generation.preview is None:
         done += _catch_up(ctx, projection, generation)
     return done
@@ -173,7 +173,7 @@ def _promote_when_level(
     ctx: ProjectionContext,
     projection: Projection,
     generation: Generation,
-    done: list[Applied | Outcome],
+    done: list[Applied | RefreshOutcome],
     *,
     stale_ok: bool,
 ) -> Promoted:
@@ -337,7 +337,9 @@ def _fails_for_good(ctx: ProjectionContext, generation: Generation) -> Iterator[
         raise
 
 
-def _catch_up(ctx: ProjectionContext, projection: Projection, generation: Generation) -> Iterator[Outcome]:
+def _catch_up(
+    ctx: ProjectionContext, projection: Projection, generation: Generation
+) -> Iterator[RefreshOutcome]:
     for _ in range(_CATCH_UP_ROUNDS):
         outcome = refresh_generation(ctx, projection, generation, ctx.store.cut())
         yield outcome

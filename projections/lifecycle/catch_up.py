@@ -30,7 +30,7 @@ from tailrace.projections.lifecycle.promote import (
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.record import record_failures
 from tailrace.projections.refresh.refresh import (
-    Outcome,
+    RefreshOutcome,
     Status,
     mark_frozen,
     refresh_projection,
@@ -40,7 +40,7 @@ from tailrace.projections.refresh.refresh import (
 from tailrace.projections.sinks.open import open_sink
 
 
-def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Outcome]:
+def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[RefreshOutcome]:
     """Bring projections (default: all) to the end of the log as it is now, each as far as its inputs go.
 
     Errors are in the outcomes; a projection that another process refreshes is ``waiting``. Raises Fenced when another
@@ -48,20 +48,20 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     """
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
-    outcomes: list[Outcome] = []
+    outcomes: list[RefreshOutcome] = []
     for done, name in enumerate(in_order(ctx.projections, chosen)):
         ctx.report("refreshing", done, len(chosen), "projections")
         try:
             with refresh_lease(ctx, [name]):
                 outcomes += refresh_under_lease(ctx, name, cut)
         except AlreadyRunning as error:
-            outcomes.append(Outcome(name, None, "waiting", error.message, error=error))
+            outcomes.append(RefreshOutcome(name, None, "waiting", error.message, error=error))
     if not names:
         outcomes += undefined_outcomes(ctx)
     return outcomes
 
 
-def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
     started = datetime.now(UTC)
     try:
@@ -78,7 +78,7 @@ def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Out
             built = rebuild(ctx, name)
             seconds = (datetime.now(UTC) - started).total_seconds()
             return [
-                Outcome(
+                RefreshOutcome(
                     name,
                     built.generation,
                     "done",
@@ -100,10 +100,10 @@ def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Out
         )
         outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
         status: Status = "waiting" if isinstance(held, NotShown) else "failed"
-        outcomes.append(Outcome(name, live.number, status, held.message, error=held))
+        outcomes.append(RefreshOutcome(name, live.number, status, held.message, error=held))
     if live.pin is not None:
         reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
-        outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
+        outcomes.append(RefreshOutcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
     return outcomes
 
 
@@ -126,7 +126,7 @@ def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
         )
 
 
-def undefined_outcomes(ctx: ProjectionContext) -> list[Outcome]:
+def undefined_outcomes(ctx: ProjectionContext) -> list[RefreshOutcome]:
     """An outcome for each live generation of a projection that no loaded module defines."""
     outcomes = []
     for name in ctx.store.derived.projections():

@@ -29,7 +29,7 @@ from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.segment.copy import copy_file
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.projections.compute.bucket import Placement, placement_of
-from tailrace.projections.compute.sampling import Both, Choice, Listed
+from tailrace.projections.compute.sampling import CommonKeys, KeySelection, ListedKeys
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation, files_of
@@ -57,7 +57,7 @@ class SinkRows:
 
 
 def read_sink(
-    ctx: ProjectionContext, generation: Generation, choice: Choice | None, attempt: Attempt
+    ctx: ProjectionContext, generation: Generation, choice: KeySelection | None, attempt: Attempt
 ) -> Generator[SinkRows, None, None]:
     """Read the sink of a generation (rows of the choice): in one part, or in several of different keys. The files of a
     part are removed when the next part is taken.
@@ -129,10 +129,10 @@ def _read_in_motion(
     rest = _write_rows(ctx, generation, placement, since, folder, sink.scan_in_motion(target))
     touched = _touched_keys(ctx, generation, since)
     hashes = touched[HASH].to_numpy()
-    rest = replace(rest, placement=_narrow(placement, Listed(hashes, others=True)))
+    rest = replace(rest, placement=_narrow(placement, ListedKeys(hashes, others=True)))
     if not len(hashes):
         return [rest]
-    chosen = _narrow(placement, Listed(hashes))
+    chosen = _narrow(placement, ListedKeys(hashes))
     moved: InMotion | None = None
     for _ in range(_TRIES_OF_SOME):
         fence = _fence(ctx, generation)
@@ -146,8 +146,8 @@ def _read_in_motion(
     raise moved or _too_busy(generation)
 
 
-def _narrow(placement: Placement, choice: Choice) -> Placement:
-    return replace(placement, choice=Both(placement.choice, choice) if placement.choice else choice)
+def _narrow(placement: Placement, choice: KeySelection) -> Placement:
+    return replace(placement, choice=CommonKeys(placement.choice, choice) if placement.choice else choice)
 
 
 def _touched_keys(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa.Table:

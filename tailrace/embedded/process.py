@@ -56,10 +56,10 @@ def reachable_by_others(path: Path, *, enter: bool = False) -> bool:
     )
 
 
-class Guard:
-    """The guard process of this process; see ``guard.py``. Use ``Guard.current()``."""
+class GuardProcess:
+    """The guard process of this process; see ``guard.py``. Use ``GuardProcess.current()``."""
 
-    _current: Guard | None = None
+    _current: GuardProcess | None = None
     _lock = threading.RLock()
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Guard:
         atexit.register(self.close)
 
     @classmethod
-    def current(cls) -> Guard:
+    def current(cls) -> GuardProcess:
         """The running guard; a new one in a forked child, or after the last one ended."""
         with cls._lock:
             guard = cls._current
@@ -153,7 +153,7 @@ class ServerProcess:
 
         ``end_signal`` is sent to it when this process ends without having stopped it.
         """
-        self._guard = Guard.current()
+        self._guard = GuardProcess.current()
         reply = self._guard.request(
             "spawn",
             argv=[str(part) for part in argv],

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
-from tailrace.embedded.process import Guard, Owner, ServerProcess, free_port, tail_of, wait_until
+from tailrace.embedded.process import GuardProcess, Owner, ServerProcess, free_port, tail_of, wait_until
 from tailrace.eventstore.errors import OperatorError
 
 StopMode = Literal["fast", "immediate"]
@@ -120,7 +120,7 @@ class EmbeddedServer(ABC):
         """Stop, and remove the temporary folder."""
         if self._folder is not None:
             self.stop("immediate" if self._given_data_dir is None else "fast")
-            Guard.current().remove(self._folder)
+            GuardProcess.current().remove(self._folder)
             self._folder = None
 
     def __enter__(self) -> Self:
@@ -157,5 +157,5 @@ class EmbeddedServer(ABC):
     def _home(self) -> Path:
         """Our temporary folder: the log, and the data unless a folder for it was given."""
         if self._folder is None:
-            self._folder = Guard.current().folder(self._owner())
+            self._folder = GuardProcess.current().folder(self._owner())
         return self._folder

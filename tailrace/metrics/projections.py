@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tailrace.eventstore.metadata.run_records import RunRecord
     from tailrace.projections.context import ProjectionContext
-    from tailrace.projections.refresh.refresh import Outcome
+    from tailrace.projections.refresh.refresh import RefreshOutcome
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Counts:
     deletes: Counter[tuple[str]] = field(default_factory=Counter)
     seconds: dict[tuple[str], float] = field(default_factory=dict)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RefreshOutcome) -> None:
         mine = (outcome.projection,)
         if outcome.status in ("failed", "waiting"):
             self.failures[outcome.projection, outcome.status] += 1
@@ -154,7 +154,7 @@ class ProjectionCollector:
         self._looks = SinkInspector()
         self._lock = threading.Lock()
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: RefreshOutcome) -> None:
         """Each outcome of the runner, on its thread."""
         with self._lock:
             self._counts.add(outcome)

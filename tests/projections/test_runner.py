@@ -29,7 +29,7 @@ from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.projections.lifecycle.verify import verify
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule, run
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
@@ -212,9 +212,9 @@ def test_an_exception_that_nobody_foresaw_is_an_outcome_and_the_others_go_on(
     shop: ShopLog, deploy: Deploy
 ) -> None:
     ctx = deploy(OWN_HEAD + OWN + TOTALS.replace(OWN_HEAD, ""))
-    stop, told = threading.Event(), list[Outcome]()
+    stop, told = threading.Event(), list[RefreshOutcome]()
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: RefreshOutcome) -> None:
         told.append(outcome)
         if outcome.status == "done":
             stop.set()
@@ -307,7 +307,7 @@ def test_projections_beside_a_live_capture_are_refreshed_by_their_freshness(
             connection.execute("UPDATE orders SET amount = amount + 1")
             connection.execute("INSERT INTO orders SELECT max(id) + 1, 3, 7 FROM orders")
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: RefreshOutcome) -> None:
         told.append((outcome.projection, outcome.status))
         match len(told):
             case 2 | 3:  # both are built, or what has no freshness followed a change

@@ -27,7 +27,7 @@ from tailrace.cdc.capture import Capture
 from tailrace.cdc.repair.repair import RepairResult, repair_source
 from tailrace.cdc.repair.verify import TopicComparison, verify_source
 from tailrace.cdc.setup.prepare import Preparation, prepare_source
-from tailrace.cdc.status import CaptureStatus, Phase
+from tailrace.cdc.status import CapturePhase, CaptureStatus
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.position import parse_lsn
@@ -171,7 +171,7 @@ class RunningCapture:
             self.store,
             self.site,
             timeout,
-            streams=lambda: self.status.phase is Phase.STREAMING,
+            streams=lambda: self.status.phase is CapturePhase.STREAMING,
             alive=lambda: self.running or self.raise_error(),
         )
 

@@ -14,15 +14,15 @@ _ROWS, _ROWS_OF_BLOBS = 1000, 16  # at a time; a blob may have a MiB
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
+class _TableDigest:
     """What a table holds, whatever the order: databases do not sort texts alike."""
 
     rows: int = 0
     digest: int = 0
 
-    def with_row(self, row: Row[tuple[object, ...]]) -> _Content:
+    def with_row(self, row: Row[tuple[object, ...]]) -> _TableDigest:
         values = tuple(bytes(value) if isinstance(value, memoryview) else value for value in row)
-        return _Content(
+        return _TableDigest(
             self.rows + 1, (self.digest + xxhash.xxh3_128_intdigest(repr(values).encode())) % (1 << 128)
         )
 
@@ -34,12 +34,12 @@ def copy_rows(source: Connection, target: Connection, copied: Sequence[Table]) -
         target.execute(delete(table))
     counts = {}
     for table in copied:
-        given = _Content()
+        given = _TableDigest()
         for part in _parts(source, table):
             target.execute(insert(table), [dict(row._mapping) for row in part])
             for row in part:
                 given = given.with_row(row)
-        kept = _Content()
+        kept = _TableDigest()
         for part in _parts(target, table):
             for row in part:
                 kept = kept.with_row(row)

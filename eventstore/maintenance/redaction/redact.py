@@ -66,7 +66,7 @@ class RedactionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _RedactionTarget:
     info: TopicInfo
     topic_id: int
     versions: Mapping[int, TopicSchema]
@@ -161,7 +161,7 @@ def _exclusive_lease(log: Log, patience: float) -> Iterator[None]:
         yield
 
 
-def _target(log: Log, request: RedactionRequest, upto: int) -> _Target:
+def _target(log: Log, request: RedactionRequest, upto: int) -> _RedactionTarget:
     info, versions, names, ids = _columns(log, request)
     key: Key = tuple(request.key)
     key_hash = keys.hash_texts(key)
@@ -179,7 +179,7 @@ def _target(log: Log, request: RedactionRequest, upto: int) -> _Target:
         )
     with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [info.id])[info.id]
-    return _Target(info, topic_id, versions, ids, names, found, upto)
+    return _RedactionTarget(info, topic_id, versions, ids, names, found, upto)
 
 
 def _columns(
@@ -232,7 +232,7 @@ def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None
         )
 
 
-def _files(log: Log, wanted: _Target, report: Callable[[str], None]) -> Iterator[_ErasedFile]:
+def _files(log: Log, wanted: _RedactionTarget, report: Callable[[str], None]) -> Iterator[_ErasedFile]:
     """What holds a cell that is not erased yet."""
     segments = tables.segments
     with log.catalog.read() as connection:
@@ -264,7 +264,7 @@ def _count_rows(files: Sequence[_ErasedFile]) -> int:
     return sum(file.rows for file in files if not file.beside)
 
 
-def _rows_to_erase(log: Log, wanted: _Target, ref: SegmentRef) -> int:
+def _rows_to_erase(log: Log, wanted: _RedactionTarget, ref: SegmentRef) -> int:
     partitions = {piece.partition for piece in ref.ranges if piece.partition in wanted.found.offsets}
     return sum(
         _count(piece, wanted.versions[ref.version], wanted) for piece in _pieces(log, ref, sorted(partitions))
@@ -285,7 +285,7 @@ def _pieces(log: Log, ref: SegmentRef, partitions: Sequence[int]) -> Iterator[pa
         rows.close()
 
 
-def _count(table: pa.Table, version: TopicSchema, wanted: _Target) -> int:
+def _count(table: pa.Table, version: TopicSchema, wanted: _RedactionTarget) -> int:
     """How many of the rows have a cell to erase."""
     mine = table.filter(pa.array(_offset_mask(table, wanted.found.offsets)))
     if not mine.num_rows:
@@ -294,7 +294,7 @@ def _count(table: pa.Table, version: TopicSchema, wanted: _Target) -> int:
     return 0 if gone is mine else int(np.count_nonzero(row_hashes(gone) != row_hashes(mine)))
 
 
-def _erasable_ids(version: TopicSchema, wanted: _Target) -> Collection[int]:
+def _erasable_ids(version: TopicSchema, wanted: _RedactionTarget) -> Collection[int]:
     """The columns to erase that are not part of this version's key."""
     return wanted.ids - {column.id for column in version.key}
 
@@ -307,7 +307,7 @@ def _offset_mask(table: pa.Table, offsets: Offsets) -> Mask:
     return mask
 
 
-def _rewrite(log: Log, wanted: _Target, file: _ErasedFile, term: int) -> _Made:
+def _rewrite(log: Log, wanted: _RedactionTarget, file: _ErasedFile, term: int) -> _Made:
     version = wanted.versions[file.ref.version]
     path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
     memory = log.settings.upkeep.memory_bytes
@@ -329,7 +329,9 @@ def _rewrite(log: Log, wanted: _Target, file: _ErasedFile, term: int) -> _Made:
     return _Made(file, values)
 
 
-def _receipt(wanted: _Target, rows: int, files: Sequence[Rewritten], left: Sequence[Remnant]) -> Receipt:
+def _receipt(
+    wanted: _RedactionTarget, rows: int, files: Sequence[Rewritten], left: Sequence[Remnant]
+) -> Receipt:
     return Receipt(
         topic=wanted.info.id.text,
         keys=wanted.found.keys,
@@ -341,7 +343,7 @@ def _receipt(wanted: _Target, rows: int, files: Sequence[Rewritten], left: Seque
     )
 
 
-def _swap(log: Log, wanted: _Target, made: Sequence[_Made], term: int) -> Receipt:
+def _swap(log: Log, wanted: _RedactionTarget, made: Sequence[_Made], term: int) -> Receipt:
     """Nothing is recorded when there was nothing to erase."""
     files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
     rows = _count_rows([each.file for each in made])
@@ -366,7 +368,7 @@ def _swap(log: Log, wanted: _Target, made: Sequence[_Made], term: int) -> Receip
     return receipt
 
 
-def _replace(connection: Connection, wanted: _Target, made: Sequence[_Made]) -> None:
+def _replace(connection: Connection, wanted: _RedactionTarget, made: Sequence[_Made]) -> None:
     for table, is_run in ((tables.segments, False), (tables.state_runs, True)):
         mine = [each for each in made if each.file.is_run == is_run]
         if not mine:

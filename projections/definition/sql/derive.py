@@ -38,13 +38,13 @@ def derive(
     except NotDerived as error:
         return Derived({}, dict.fromkeys(wanted, str(error)))
     traced = {name: walk.key_column(result, name) for name in key[:_KEY_COLUMNS_MAX]}
-    found = _Choice(walk, {name: places for name, places in traced.items() if places}, key, inputs, wanted)
+    found = _KeyChoice(walk, {name: places for name, places in traced.items() if places}, key, inputs, wanted)
     best = found.best()
     return Derived(best, {name: found.why(name) for name in wanted if name not in best})
 
 
 @dataclass(slots=True)
-class _Choice:
+class _KeyChoice:
     """Which columns of the key are followed, and how each input leads there: as many columns and inputs as possible."""
 
     walk: ClassWalk

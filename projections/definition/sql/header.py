@@ -53,14 +53,14 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Through(_Strict):
+class _ThroughForm(_Strict):
     through: str
     on: dict[str, str] = Field(min_length=1)
 
 
 def _form_of_affects(value: object) -> str:
     match value:
-        case {"through": _} | _Through():
+        case {"through": _} | _ThroughForm():
             return "Through"
         case Mapping():
             return "Columns"
@@ -71,7 +71,7 @@ def _form_of_affects(value: object) -> str:
 
 
 _Affects = Annotated[
-    Annotated[_Through, Tag("Through")]
+    Annotated[_ThroughForm, Tag("Through")]
     | Annotated[dict[str, str], Tag("Columns")]
     | Annotated[tuple[str, ...], Tag("Several")]
     | Annotated[str, Tag("Column")],
@@ -83,7 +83,7 @@ def _input_of(value: object) -> object:
     return {"state": value} if isinstance(value, str) else value
 
 
-class _Input(_Strict):
+class _InputForm(_Strict):
     state: str | None = None
     changes: str | None = None
     events: str | None = None
@@ -95,11 +95,11 @@ class _Input(_Strict):
     erased: bool = False
 
 
-class _Header(_Strict):
+class _HeaderForm(_Strict):
     name: str | None = None
     key: str | tuple[str, ...] = ()
     sink: Any = None
-    inputs: dict[str, Annotated[_Input, BeforeValidator(_input_of)]] = {}
+    inputs: dict[str, Annotated[_InputForm, BeforeValidator(_input_of)]] = {}
     version: str | int = ""
     trust: bool = False
     tolerance: dict[str, float] = {}
@@ -155,7 +155,7 @@ class HeaderReader:
     def _understood(self, values: Mapping[str, Any], first: int) -> Header | None:
         sink = self._sink(values.get("sink"), first)
         try:
-            header = _Header.model_validate(dict(values))
+            header = _HeaderForm.model_validate(dict(values))
         except ValidationError as error:
             for what, hint, path in _problems(error, values):
                 self._find(what, hint, self._line(path, first))
@@ -179,7 +179,7 @@ class HeaderReader:
             lines={name: self._line(("inputs", name), first) for name in inputs},
         )
 
-    def _input(self, name: str, given: _Input, line: int) -> Input | None:
+    def _input(self, name: str, given: _InputForm, line: int) -> Input | None:
         if not name.isidentifier():
             self._find(f"input {name!r}: a name is made of letters, digits and _", "rename it", line)
             return None
@@ -191,7 +191,7 @@ class HeaderReader:
             self._find(f"input {name!r} is given {len(chosen) or 'no'} sources", hint, line)
             return None
         affects: Any = given.affects
-        if isinstance(affects, _Through):
+        if isinstance(affects, _ThroughForm):
             affects = Through(affects.through, affects.on)
         elif affects == EVERYTHING:
             affects = None
@@ -267,7 +267,7 @@ def _problems(
         seen.add(path)
         name = ".".join(path)
         if problem["type"] == "extra_forbidden":
-            inside = _Input if path[0] == "inputs" else _Header
+            inside = _InputForm if path[0] == "inputs" else _HeaderForm
             yield *_unknown(name, path[-1], inside.model_fields), path
         elif absent:
             yield f"{name} is missing", "add it", path

@@ -48,10 +48,10 @@ from tailrace.projections.sinks.folder import folder_problems, sync_folder
 from tailrace.projections.sinks.parquet.snapshot import (
     MANIFEST,
     STAGING,
-    Loading,
     Manifest,
     PlacedFile,
     SnapshotFolder,
+    StagedLoad,
     folder_name,
     forget_loading,
     read_loading,
@@ -257,7 +257,9 @@ class ParquetLoad:
             for folder in {(self._staging / file.path).parent for file in self._held.get(bucket, ())}:
                 sync_folder(folder)
             whole = [file for at in sorted(self.done) for file in self._held.get(at, ())]
-            write_loading(self._staging, Loading(replace(self._shape, files=tuple(whole)), sorted(self.done)))
+            write_loading(
+                self._staging, StagedLoad(replace(self._shape, files=tuple(whole)), sorted(self.done))
+            )
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)

@@ -192,22 +192,22 @@ _NAME = "loading.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class StagedLoad:
     """A first load under way: the manifest as far as it is known, with the files of the buckets that are ``done``."""
 
     manifest: Manifest
     done: Sequence[int]
 
 
-def read_loading(staging: Path) -> Loading | None:
+def read_loading(staging: Path) -> StagedLoad | None:
     """None where there is none, or it cannot be read: then the load begins again."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError, pa.ArrowException):
         data = json.loads((staging / _NAME).read_text("utf-8"))
-        return Loading(Manifest.from_text(data["manifest"]), data["done"])
+        return StagedLoad(Manifest.from_text(data["manifest"]), data["done"])
     return None
 
 
-def write_loading(staging: Path, loading: Loading) -> None:
+def write_loading(staging: Path, loading: StagedLoad) -> None:
     """Replace the file durably."""
     text = json.dumps(
         {"manifest": loading.manifest.to_text(), "done": list(loading.done)}, ensure_ascii=False

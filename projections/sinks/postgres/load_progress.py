@@ -21,7 +21,7 @@ COLUMN = "loading"
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadedBuckets:
     """The step of which these ``buckets`` are in."""
 
     log_id: str
@@ -30,11 +30,11 @@ class Loading:
     buckets: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, to: Fence) -> Loading:
+    def of(cls, to: Fence) -> LoadedBuckets:
         return cls(to.log_id, to.epoch, to.epoch_hash)
 
     def is_of(self, to: Fence) -> bool:
-        return replace(self, buckets=()) == Loading.of(to)
+        return replace(self, buckets=()) == LoadedBuckets.of(to)
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -46,14 +46,14 @@ class LoadingRow:
     def __init__(self, connection: psycopg.Connection, fences: sql.Identifier, target: Target) -> None:
         self._connection, self._fences, self._target = connection, fences, target
 
-    def read(self) -> Loading | None:
+    def read(self) -> LoadedBuckets | None:
         _, text = self._row(sql.SQL(""))
         return None if text is None else _parsed(text)
 
     def forget(self) -> None:
         self._set(None)
 
-    def add(self, before: Loading, bucket: int) -> Loading:
+    def add(self, before: LoadedBuckets, bucket: int) -> LoadedBuckets:
         """Commit what was written of a bucket, and begin the next transaction. Raises Fenced when another process wrote
         between the two."""
         after = replace(before, buckets=(*before.buckets, bucket))
@@ -82,6 +82,6 @@ class LoadingRow:
         return self._target.store, self._target.projection, self._target.generation
 
 
-def _parsed(text: str) -> Loading:
+def _parsed(text: str) -> LoadedBuckets:
     data = json.loads(text)
-    return Loading(**{**data, "buckets": tuple(data["buckets"])})
+    return LoadedBuckets(**{**data, "buckets": tuple(data["buckets"])})

@@ -33,7 +33,7 @@ from tailrace.projections.sinks.postgres import json, view
 from tailrace.projections.sinks.postgres.check import find_problems, not_ours
 from tailrace.projections.sinks.postgres.connect import PostgresPlace, limit_locks
 from tailrace.projections.sinks.postgres.copy import column_type, copy_in, copy_out
-from tailrace.projections.sinks.postgres.load_progress import COLUMN, Loading, LoadingRow
+from tailrace.projections.sinks.postgres.load_progress import COLUMN, LoadedBuckets, LoadingRow
 from tailrace.projections.sinks.postgres.view import generation_table
 from tailrace.projections.sinks.specs import PostgresTable
 
@@ -104,7 +104,7 @@ class PostgresSink:
         begun = self._loading(connection, target).read() is not None
         return begun and not self._changed_columns(connection, target, table)
 
-    def _begun(self, connection: psycopg.Connection, target: Target, to: Fence) -> Loading:
+    def _begun(self, connection: psycopg.Connection, target: Target, to: Fence) -> LoadedBuckets:
         """The buckets of a first load to this fence that are complete. Rows of any other load are removed."""
         row = self._loading(connection, target)
         found = row.read()
@@ -114,7 +114,7 @@ class PostgresSink:
             table = self._identifier(generation_table(self._spec, target.generation))
             connection.execute(sql.SQL("TRUNCATE {}").format(table))
             row.forget()
-        return Loading.of(to)
+        return LoadedBuckets.of(to)
 
     def fence(self, target: Target) -> Fence | None:
         with self._place.transaction(read_only=True) as connection:
@@ -287,7 +287,7 @@ class PostgresLoad:
         connection: psycopg.Connection,
         spec: PostgresTable,
         target: Target,
-        begun: Loading | None,
+        begun: LoadedBuckets | None,
         row: LoadingRow,
         to: Fence,
     ) -> None:

@@ -22,7 +22,7 @@ from tailrace.cli.projection.context import (
 
 if TYPE_CHECKING:
     from tailrace.projections.context import ProjectionContext
-    from tailrace.projections.refresh.refresh import Outcome
+    from tailrace.projections.refresh.refresh import RefreshOutcome
 
 
 def run(
@@ -47,13 +47,14 @@ def run(
     from tailrace.metrics.capture import metrics_server
     from tailrace.metrics.projections import ProjectionCollector
     from tailrace.projections import runner
-    from tailrace.projections.refresh.refresh import Outcome
+    from tailrace.projections.refresh.refresh import RefreshOutcome
 
     invocation = invocation_of(context)
     with projection_context(invocation, "run", master=master) as projections:
         found = select_projections(invocation, projections, names)
         broken = [
-            Outcome(name, None, "failed", error.message, error=error) for name, error in found.errors.items()
+            RefreshOutcome(name, None, "failed", error.message, error=error)
+            for name, error in found.errors.items()
         ]
         for outcome in broken:
             print_outcome(invocation, outcome)
@@ -78,7 +79,7 @@ def _refresh_once(
     invocation: Invocation,
     projections: ProjectionContext,
     names: Sequence[str] | None,
-    broken: Sequence[Outcome],
+    broken: Sequence[RefreshOutcome],
     *,
     detailed: bool,
 ) -> int:

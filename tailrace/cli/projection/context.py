@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tailrace.projections.definition.load import Broken
     from tailrace.projections.definition.model import Projection
     from tailrace.projections.lifecycle.build import Rebuilt
-    from tailrace.projections.refresh.refresh import Outcome
+    from tailrace.projections.refresh.refresh import RefreshOutcome
 
 MasterOption = Annotated[
     str | None,
@@ -165,7 +165,7 @@ def require_known(context: ProjectionContext, names: Sequence[str]) -> list[str]
     return list(dict.fromkeys(names))
 
 
-def print_outcome(invocation: Invocation, outcome: Outcome) -> None:
+def print_outcome(invocation: Invocation, outcome: RefreshOutcome) -> None:
     """One refresh of one generation."""
     if invocation.output.json:
         error = outcome.error
@@ -190,7 +190,7 @@ def print_outcome(invocation: Invocation, outcome: Outcome) -> None:
 _STYLES = {"failed": "bold red", "waiting": "yellow", "frozen": "yellow"}
 
 
-def outcome_line(outcome: Outcome) -> str:
+def outcome_line(outcome: RefreshOutcome) -> str:
     """``customer_totals g1: 12 upserts, 3 deletes to epoch 42 in 1.3 s``."""
     name = outcome.projection if outcome.generation is None else f"{outcome.projection} g{outcome.generation}"
     if outcome.status != "done":

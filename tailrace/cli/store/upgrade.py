@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tailrace.eventstore.catalog.upgrade import Tables, Upgrade
 
 
-class Phase(StrEnum):
+class PhaseOption(StrEnum):
     PRE = "pre"
     POST = "post"
 
@@ -22,11 +22,11 @@ class Phase(StrEnum):
 def upgrade(
     context: typer.Context,
     phase: Annotated[
-        Phase,
+        PhaseOption,
         typer.Option(
             help="pre: only what older processes can work with. post: everything, once none of them runs."
         ),
-    ] = Phase.PRE,
+    ] = PhaseOption.PRE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="3 when there was nothing to do.")

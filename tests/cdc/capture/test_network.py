@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from tailrace.cdc.postgres import liveness
-from tailrace.cdc.status import Phase
+from tailrace.cdc.status import CapturePhase
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.model.position import format_lsn
 from tests.fixtures.proxy import Proxy
@@ -67,7 +67,7 @@ def test_a_server_out_of_reach_is_tried_again_until_it_is_back(site: Site, proxy
         proxy.cut()
         before = proxy.arrived
         capture.wait_until(lambda: proxy.arrived >= before + 4)
-        assert capture.status.phase is Phase.RECONNECTING
+        assert capture.status.phase is CapturePhase.RECONNECTING
         assert any("trying again" in message for message in capture.status.messages)
         workload.write(site.dsn, seed=2, transactions=50)
         proxy.refusing = False

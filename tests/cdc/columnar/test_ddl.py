@@ -154,7 +154,7 @@ JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists)
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_message_is_understood_or_failed(content: bytes) -> None:
     """Everybody may emit a logical message: none stops the stream."""
-    assert ddl_message.parse(content).change is ddl_message.Change.FAILED
+    assert ddl_message.parse(content).change is ddl_message.DdlChange.FAILED
 
 
 def test_a_message_that_is_not_the_triggers_changes_nothing() -> None:

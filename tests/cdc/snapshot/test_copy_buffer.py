@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from tailrace.cdc.snapshot.copy_buffer import Inbox, Outcome, functions
+from tailrace.cdc.snapshot.copy_buffer import FillResult, Inbox, functions
 
 WAYS = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "psycopg"])
 # Rows of 1 to 60,000 bytes, and one that is larger than libpq's buffer and any room below.
@@ -32,8 +32,8 @@ def copy_out(database: str, query: str) -> Iterator[pq.abc.PGconn]:
 
 def take_all(inbox: Inbox, pgconn: pq.abc.PGconn) -> Iterator[list[bytes]]:
     """What the inbox gives up to its end, one list per time it was full."""
-    while (outcome := inbox.fill()) is not Outcome.END:
-        if outcome is Outcome.FULL:
+    while (outcome := inbox.fill()) is not FillResult.END:
+        if outcome is FillResult.FULL:
             yield list(inbox.take().each())
         else:
             select.select([pgconn.socket], [], [])

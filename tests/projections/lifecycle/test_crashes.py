@@ -45,7 +45,7 @@ from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.lock import build_lease
 from tailrace.projections.refresh.plan import Incremental, Nothing
 from tailrace.projections.refresh.plan_all import plans
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import run
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import RedisFactory, ServerFactory
@@ -429,7 +429,7 @@ def runs_on_while_a_sink_is_down_for_a_minute(
     tries: list[float] = []
     stop, began = threading.Event(), clock()
 
-    def count(outcome: Outcome) -> None:
+    def count(outcome: RefreshOutcome) -> None:
         if outcome.status == "done":
             stop.set()
             return

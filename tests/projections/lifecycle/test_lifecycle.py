@@ -54,7 +54,7 @@ from tailrace.projections.refresh.costs import Estimate, Number
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing
 from tailrace.projections.refresh.plan_all import plans
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import run
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
@@ -251,7 +251,7 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
 ) -> None:
     old, new = deploy(TOTALS), deploy(BAD_TOTALS)
     refresh(old)
-    kept_fresh: list[Outcome] = []
+    kept_fresh: list[RefreshOutcome] = []
 
     def meanwhile(step: str, done: int, total: int | None, unit: str) -> None:
         if step.startswith("computing") and not kept_fresh:

@@ -13,7 +13,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import run
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import rows_of
@@ -97,14 +97,14 @@ def test_a_runner_goes_on_by_itself_when_the_row_that_held_it_up_is_gone(
 ) -> None:
     ctx = deploy(LAKE)
     shop.commit({"customers": [("c", customer(""))]})
-    stop, told, tries = threading.Event(), list[Outcome](), list[Outcome]()
+    stop, told, tries = threading.Event(), list[RefreshOutcome](), list[RefreshOutcome]()
 
-    def count(outcome: Outcome) -> None:
+    def count(outcome: RefreshOutcome) -> None:
         tries.append(outcome)
         if len(tries) == 5:
             stop.set()
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: RefreshOutcome) -> None:
         told.append(outcome)
         if outcome.status == "failed":
             shop.commit({"customers": [("d", customer(""))]})

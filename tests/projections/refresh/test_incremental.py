@@ -13,7 +13,7 @@ from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.plan_all import plans
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import TOTALS, rows_of
 from tests.projections.shoplog import TABLES, Row, ShopLog, standing_still
@@ -59,13 +59,13 @@ def reason_for_full(ctx: ProjectionContext) -> str:
     return planned.plan.reason
 
 
-def step(ctx: ProjectionContext, name: str) -> Outcome:
+def step(ctx: ProjectionContext, name: str) -> RefreshOutcome:
     (outcome,) = refresh(ctx, [name])
     assert outcome.error is None, outcome.error
     return outcome
 
 
-def incremental(ctx: ProjectionContext, name: str) -> Outcome:
+def incremental(ctx: ProjectionContext, name: str) -> RefreshOutcome:
     outcome = step(ctx, name)
     assert outcome.reason.startswith("incremental:"), outcome.reason
     return outcome

@@ -26,7 +26,7 @@ from tailrace.eventstore.errors import (
 )
 from tailrace.projections.lifecycle import catch_up
 from tailrace.projections.lifecycle import verify as sink_verify
-from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.terminal import Output
 from tests.fixtures.servers import ServerFactory
 from tests.support import REPOSITORY
@@ -202,8 +202,11 @@ def test_of_several_failures_what_waiting_cannot_mend_is_told_by_the_exit_code(
     def meets(*_: object, **__: object) -> None:
         raise next(raised)
 
-    raised, outcome = iter(met), [Outcome("totals", 1, "failed", each.message, error=each) for each in met]
-    of_broken = [Outcome("other", None, "failed", each.message, error=each) for each in broken]
+    raised, outcome = (
+        iter(met),
+        [RefreshOutcome("totals", 1, "failed", each.message, error=each) for each in met],
+    )
+    of_broken = [RefreshOutcome("other", None, "failed", each.message, error=each) for each in broken]
     found = SelectedProjections([str(each) for each in met], {str(each): each for each in broken})
     invocation, context = Invocation(Output(json=True)), nullcontext()
     monkeypatch.setattr(run, "print_outcome", lambda *_: None)

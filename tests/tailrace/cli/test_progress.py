@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tailrace.cdc.status import Progress
+from tailrace.cdc.status import CaptureProgress
 from tailrace.cli.daily.capture import load_progress, summary
 from tailrace.cli.progress import Pace, Reporter
 from tailrace.cli.store.move import report_copied
@@ -16,7 +16,7 @@ from tailrace.terminal import Output
 
 
 def test_a_load_shows_rows_rate_and_the_time_that_is_left() -> None:
-    progress = Progress("shop")
+    progress = CaptureProgress("shop")
     progress.set_load(["public.orders"], rows=3000, expected=10_000, rate=10.0)
     assert "3,000 of about 10,000 rows of 1 table, 10/s, 12 min left" in summary(progress.status())
     progress.set_load(["public.orders"], rows=12_000, expected=10_000, rate=10.0)
@@ -24,7 +24,7 @@ def test_a_load_shows_rows_rate_and_the_time_that_is_left() -> None:
 
 
 def test_a_load_is_counted_in_the_fields_of_all_progress() -> None:
-    progress = Progress("shop")
+    progress = CaptureProgress("shop")
     assert load_progress(progress.status()) is None
     progress.set_load(["public.orders"], rows=3000, expected=10_000, rate=10.0)
     load = load_progress(progress.status())

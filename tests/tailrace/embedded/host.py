@@ -15,14 +15,14 @@ import time
 
 from tailrace.embedded import PostgresServer, RedisServer
 from tailrace.embedded.guard import descendants
-from tailrace.embedded.process import Guard
+from tailrace.embedded.process import GuardProcess
 
 
 def main(ending: str) -> None:
     with PostgresServer() as postgres, RedisServer() as redis:
         query = [str(postgres.bin("psql")), postgres.dsn(), "-Atc", "SELECT current_setting('wal_level')"]
         traces = {
-            "pids": [*descendants(Guard.current().pid), Guard.current().pid],
+            "pids": [*descendants(GuardProcess.current().pid), GuardProcess.current().pid],
             "folders": [str(postgres.data_dir.parent), str(redis.data_dir.parent)],
             "ports": [postgres.port, redis.port],
             "program": os.readlink(f"/proc/{postgres.pid}/exe"),
@@ -36,7 +36,7 @@ def main(ending: str) -> None:
         if ending == "postmaster killed":
             os.kill(postgres.pid, signal.SIGKILL)
         if ending == "guard killed":
-            os.kill(Guard.current().pid, signal.SIGKILL)
+            os.kill(GuardProcess.current().pid, signal.SIGKILL)
         if ending == "no clean-up":
             os._exit(3)
         while ending in ("signal", "guard killed"):
