@@ -36,7 +36,7 @@ class Report(Protocol):
     def __call__(self, step: str, done: int, total: int | None, unit: str) -> None: ...
 
 
-def silent(step: str, done: int, total: int | None, unit: str) -> None:
+def report_nothing(step: str, done: int, total: int | None, unit: str) -> None:
     """Reports nothing."""
 
 
@@ -51,7 +51,7 @@ class ProjectionContext:
         projections: Mapping[str, Projection],
         *,
         broken: Broken = Broken(),  # noqa: B008 it is immutable
-        report: Report = silent,
+        report: Report = report_nothing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store

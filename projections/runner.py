@@ -82,7 +82,7 @@ class Schedule:
             entry = _Entry(declared or UNDECLARED_SECONDS, patience, max(interval, patience))
             self._entries[name] = entry
 
-    def grew(self, head: int, age: Callable[[int], float], now: float) -> None:
+    def note_growth(self, head: int, age: Callable[[int], float], now: float) -> None:
         """The log's last epoch is ``head``. ``age``: seconds since the epoch after a given one was committed."""
         for entry in self._entries.values():
             if entry.through < head and entry.behind_since is None and entry.refreshed_at > -math.inf:
@@ -97,12 +97,12 @@ class Schedule:
         """Seconds until one is due, as far as is known now."""
         return max(0.0, min((entry.due_at() for entry in self._entries.values()), default=math.inf) - now)
 
-    def refreshed(self, name: str, through: int, now: float) -> None:
+    def note_refreshed(self, name: str, through: int, now: float) -> None:
         """It holds everything up to epoch ``through``."""
         entry = self._entries[name]
         entry.through, entry.behind_since, entry.refreshed_at, entry.pause = through, None, now, 0.0
 
-    def failed(self, name: str, now: float) -> None:
+    def note_failed(self, name: str, now: float) -> None:
         """It could not be refreshed. It is tried again after its own, ever longer pause, so that it does not slow the
         others."""
         entry = self._entries[name]
@@ -138,7 +138,7 @@ def run(
             require_submitter()
             head = ctx.store.head()
             seen = head.epoch if head else 0
-            schedule.grew(seen, lambda epoch: _age(ctx.store, epoch), clock())
+            schedule.note_growth(seen, lambda epoch: _age(ctx.store, epoch), clock())
             name = schedule.next(clock())
             if name is not None:
                 outcomes = refresh_under_lease(ctx, name, ctx.store.cut())
@@ -147,9 +147,9 @@ def run(
                     if not (stop.is_set() and isinstance(outcome.error, TransientError)):
                         news.note(outcome)  # what the stop itself cut off is no news
                 if any(outcome.status in _UNFINISHED for outcome in outcomes):
-                    schedule.failed(name, clock())
+                    schedule.note_failed(name, clock())
                 else:
-                    schedule.refreshed(name, seen, clock())
+                    schedule.note_refreshed(name, seen, clock())
                 continue
             for outcome in undefined_outcomes(ctx) if not names else ():
                 news.note(outcome)

@@ -11,7 +11,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.store import Store
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.generations.generation import Generation
-from tailrace.projections.sinks.reader import nothing_live
+from tailrace.projections.sinks.reader import nothing_live_error
 
 if TYPE_CHECKING:
     from tailrace.config.load import Configuration
@@ -69,7 +69,7 @@ def _reader_by_name(configuration: Configuration, projection: str) -> Reader:
 
 def _nothing_to_read(projection: str, known: list[str]) -> Exception:
     if projection in known:
-        return nothing_live(projection)
+        return nothing_live_error(projection)
     names = f"built so far: {', '.join(sorted(known)) or 'none'}; tailrace rebuild {projection} builds it"
     return UsageError(
         f"projection {projection!r} was never built", hint=did_you_mean(projection, known) or names

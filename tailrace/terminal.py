@@ -120,14 +120,14 @@ class Progress:
         self._held: dict[object, dict[str, object]] = {}
         self._status: Status | None = None
         if output.interactive:
-            self._status = output.err.status(_escaped(activity))
+            self._status = output.err.status(_escape(activity))
             self._status.start()
 
     def say(self, text: str, **facts: object) -> None:
         """``text`` for people, ``facts`` for programs. Sources that take turns carry the fact ``source``, so that none
         hides another."""
         if self._status is not None:
-            self._status.update(_escaped(f"{self._activity}: {text}"))
+            self._status.update(_escape(f"{self._activity}: {text}"))
             return
         source, now = facts.get("source"), time.monotonic()
         self._held[source] = {"activity": self._activity, "text": text, **facts}
@@ -138,7 +138,7 @@ class Progress:
     def watch(self, text: str) -> None:
         """``text`` on a terminal; nothing elsewhere."""
         if self._status is not None:
-            self._status.update(_escaped(f"{self._activity}: {text}"))
+            self._status.update(_escape(f"{self._activity}: {text}"))
 
     def close(self) -> None:
         if self._status is not None:
@@ -176,7 +176,7 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, width=None if file.isatty() else UNBOUNDED_COLUMNS, emoji=False)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
@@ -232,13 +232,13 @@ def duration(seconds: float) -> str:
 def to_json(value: Any) -> str:
     """JSON as other languages read it: it has no NaN and no infinity, so these are texts."""
     try:
-        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, default=_to_plain, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        readable = json.loads(json.dumps(value, default=_plain), parse_constant=str)
+        readable = json.loads(json.dumps(value, default=_to_plain), parse_constant=str)
         return json.dumps(readable, ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     match value:
         case datetime() | date():
             return value.isoformat()

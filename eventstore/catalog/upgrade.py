@@ -44,7 +44,9 @@ class Upgrade:
             for database, family in databases
         ]
 
-    def pending_steps(self, phase: formats.Phase) -> list[tuple[Tables, list[formats.MigrationStep]]]:
+    def pending_steps(
+        self, phase: formats.MigrationPhase
+    ) -> list[tuple[Tables, list[formats.MigrationStep]]]:
         """What a phase would run."""
         chosen = [(each, formats.steps_of_phase(each.steps, phase)) for each in self.tables]
         return [(each, steps) for each, steps in chosen if steps]
@@ -55,7 +57,7 @@ class Upgrade:
         with self._catalog.read() as connection:
             return roles.missing_roles(connection, self._catalog.schema)
 
-    def run(self, phase: formats.Phase) -> None:
+    def run(self, phase: formats.MigrationPhase) -> None:
         """One transaction a family; what is done stays done, and the next run goes on. Roles are granted again even
         when there is nothing else to do."""
         for each in self.tables:

@@ -16,7 +16,7 @@ from tailrace.eventstore.errors import TailraceError, TransientError
 from tailrace.projections.analysis.analyse import Analysis, Upstream, analyse, is_unbuilt, upstream_of
 from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
 from tailrace.projections.analysis.guards import columns_of, declared_against, incomparable
-from tailrace.projections.compute.compute import alike
+from tailrace.projections.compute.compute import ambiguous_names
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
@@ -26,7 +26,7 @@ from tailrace.projections.definition.model import Input, Projection, ProjectionF
 from tailrace.projections.definition.source import SourceLines
 from tailrace.projections.sinks.contract import CannotBuild, Sink, Target
 from tailrace.projections.sinks.open import open_sink
-from tailrace.projections.spark.errors import unforeseen
+from tailrace.projections.spark.errors import unforeseen_error
 
 if TYPE_CHECKING:
     from tailrace.projections.context import ProjectionContext
@@ -152,7 +152,7 @@ def _ambiguous_columns(ctx: ProjectionContext, projection: Projection) -> Iterat
     for name, source in projection.inputs.items():
         if not isinstance(source, State):
             continue
-        columns = alike(ctx.spark, shown_columns(describe_input(ctx.store, source), source))
+        columns = ambiguous_names(ctx.spark, shown_columns(describe_input(ctx.store, source), source))
         if columns:
             what = (
                 f"input {name!r}: {source.topic} has columns {', '.join(columns)}, which Spark does not tell apart:"
@@ -196,7 +196,7 @@ _DECLARED_HINT = "declare for each input which keys its rows take part in: affec
 def _failure(projection: Projection, error: Exception) -> DefinitionFinding:
     """An error as a finding, without the projection's name, which is said beside it."""
     if not isinstance(error, TailraceError):
-        error = unforeseen(projection, "being examined", error)
+        error = unforeseen_error(projection, "being examined", error)
     own = f"projection {projection.name!r} "
     message = error.message.removeprefix(own).removeprefix(f"({projection.place}): ")
     return DefinitionFinding("fail", message, error.hint, projection.place, exit_code=error.exit_code)

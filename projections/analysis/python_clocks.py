@@ -21,7 +21,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from tailrace.projections.definition.findings import DefinitionFinding, Level
-from tailrace.projections.definition.source import is_project_file, shown, syntax_tree
+from tailrace.projections.definition.source import is_project_file, relative_path, syntax_tree
 from tailrace.projections.definition.sql_query import SqlQuery
 
 _NOW = "give the function a parameter named now for the time; compute other values of the rows'"
@@ -60,13 +60,15 @@ class Watch:
             owner = getattr(called, "__self__", None)
             name = f"{owner.__name__}.{name}" if isinstance(owner, type) else name
             if is_project_file(caller.f_code.co_filename):
-                self._clock(called, name, f"{shown(caller.f_code.co_filename)}:{caller.f_lineno}")
+                self._clock(called, name, f"{relative_path(caller.f_code.co_filename)}:{caller.f_lineno}")
         elif event == "call":
             above = frame.f_back
             if is_project_file(frame.f_code.co_filename):
                 self.codes[frame.f_code] = frame.f_globals
             elif above is not None and is_project_file(above.f_code.co_filename):
-                self._texts(frame.f_locals.values(), f"{shown(above.f_code.co_filename)}:{above.f_lineno}")
+                self._texts(
+                    frame.f_locals.values(), f"{relative_path(above.f_code.co_filename)}:{above.f_lineno}"
+                )
 
     def _clock(self, called: Any, name: str, place: str) -> None:
         if _is_other_each_call(called):
@@ -154,7 +156,7 @@ def _clocks_of(used: set[str], space: Mapping[str, Any]) -> Iterator[DefinitionF
         for call in ast.walk(made) if name in used else ():
             if isinstance(call, ast.Call) and _is_other_each_call(_named(call.func, space)):
                 what = f"{name} holds {ast.unparse(call.func)}(), another value in each process"
-                yield DefinitionFinding(level, what, _NOW, f"{shown(file)}:{call.lineno}")
+                yield DefinitionFinding(level, what, _NOW, f"{relative_path(file)}:{call.lineno}")
 
 
 def _named(expression: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -196,7 +196,7 @@ class BucketTask:
         ``but_finished``: buckets with a receipt stay, for an attempt that takes over. What tasks write afterwards is
         left to ``gc``."""
         with suppress(TailraceError):
-            mine = self._mine()
+            mine = self._attempt_files()
             found = receipts(self.storage, mine) if but_finished else ()
             kept = {path for receipt in found for path in receipt.paths}
             for path in mine:
@@ -206,11 +206,11 @@ class BucketTask:
     def forget_receipts(self) -> None:
         """Remove the receipts, once a step names the files. What stays is left to ``gc``."""
         with suppress(TailraceError):
-            for path in self._mine() if self.basis is not None else ():
+            for path in self._attempt_files() if self.basis is not None else ():
                 if path.endswith(RECEIPT):
                     self.storage.delete(path)
 
-    def _mine(self) -> list[str]:
+    def _attempt_files(self) -> list[str]:
         """The files of this attempt."""
         if self.folder is None:
             return []

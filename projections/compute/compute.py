@@ -26,7 +26,7 @@ from tailrace.projections.compute.progress import report_buckets
 from tailrace.projections.definition.model import Projection, ProjectionFailed
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.step_files import run_schema
-from tailrace.projections.spark.errors import FOR_GOOD, explained
+from tailrace.projections.spark.errors import FOR_GOOD, translate_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetim
     arguments: dict[str, Any] = dict(frames)
     if projection.wants_now:
         arguments["now"] = now or datetime.fromtimestamp(0, UTC)
-    with explained(projection, "defining its result"):
+    with translate_errors(projection, "defining its result"):
         result = projection.function(**arguments)
         if isinstance(result, DataFrame):
             _ = result.schema  # Connect analyses here, classic did on the way
@@ -71,39 +71,43 @@ def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
     names = result.columns
     missing = [name for name in projection.key if name not in names]
     if missing:
-        raise _unfit(
+        raise _result_error(
             projection,
             f"its output lacks its key: no column {', '.join(missing)} among {', '.join(names) or 'none'}",
             "name the column in the result (for example .alias('customer_id')) or change key=",
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise _unfit(
+        raise _result_error(
             projection, f"its output has two columns {', '.join(twice)}", "select one, or rename one"
         )
-    if confused := alike(result.sparkSession, names):
-        raise _unfit(
+    if confused := ambiguous_names(result.sparkSession, names):
+        raise _result_error(
             projection,
             f"its output has columns {', '.join(confused)}, which Spark does not tell apart",
             "select one of them, or rename one so that it differs in more than case",
         )
     reserved = sorted({HASH, BUCKET, "_op", "_epoch", "_deleted"} & set(names))
     if reserved:
-        raise _unfit(
+        raise _result_error(
             projection, f"its output uses the reserved name {', '.join(reserved)}", "rename the column"
         )
     try:
         arrow: pa.Schema = to_arrow_schema(result.schema, timezone="UTC")
     except PySparkException as error:
-        raise _unfit(projection, f"its output has a type that cannot be kept: {error}", "cast it") from error
-    schema = pa.schema([pa.field(field.name, _stored(field.type)) for field in arrow])
+        raise _result_error(
+            projection, f"its output has a type that cannot be kept: {error}", "cast it"
+        ) from error
+    schema = pa.schema([pa.field(field.name, _storage_type(field.type)) for field in arrow])
     for name in projection.key:
         if pa.types.is_nested(schema.field(name).type):
             kind = schema.field(name).type
-            raise _unfit(projection, f"its key column {name} is a {kind}", "a key is made of plain values")
+            raise _result_error(
+                projection, f"its key column {name} is a {kind}", "a key is made of plain values"
+            )
     for name in projection.tolerance:
         if name not in names or not pa.types.is_floating(schema.field(name).type):
-            raise _unfit(
+            raise _result_error(
                 projection,
                 f"tolerance names {name!r}, which is no float or double of its output",
                 "correct it",
@@ -126,20 +130,20 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _stored(kind: pa.DataType) -> pa.DataType:
+def _storage_type(kind: pa.DataType) -> pa.DataType:
     """Spark's Arrow types as they are stored. Its times have microseconds, but it sends them as nanoseconds."""
     if pa.types.is_time64(kind):
         return pa.time64("us")
     if pa.types.is_list(kind):
-        return pa.list_(_stored(kind.value_type))
+        return pa.list_(_storage_type(kind.value_type))
     return kind
 
 
-def _unfit(projection: Projection, what: str, hint: str) -> ProjectionFailed:
-    return ProjectionFailed(f"{_named(projection)}: {what}", hint=hint)
+def _result_error(projection: Projection, what: str, hint: str) -> ProjectionFailed:
+    return ProjectionFailed(f"{_label(projection)}: {what}", hint=hint)
 
 
-def _named(projection: Projection) -> str:
+def _label(projection: Projection) -> str:
     return f"projection {projection.name!r} ({projection.place})"
 
 
@@ -171,7 +175,7 @@ def _compute(
         return []
     step = f"computing {projection.name}"
     with (
-        explained(projection, "computing its result"),
+        translate_errors(projection, "computing its result"),
         report_buckets(result.sparkSession, report, step, finished, total) as counted,
     ):
 
@@ -204,7 +208,7 @@ def keyed_frame(projection: Projection, result: DataFrame, split: int, partition
     spark_schema = from_arrow_schema(schema)
     arrow = to_arrow_schema(spark_schema, timezone="UTC")
     placement = Placement(schema, projection.key, partitions, split)
-    named = _named(projection)  # the function and the sink may not be importable in a task
+    named = _label(projection)  # the function and the sink may not be importable in a task
 
     def checked(group: pa.Table) -> pa.Table:
         rows = placement.rows(group)
@@ -226,7 +230,7 @@ def _add_hashes(result: DataFrame, placement: Placement) -> DataFrame:
 def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
     """Raises ProjectionFailed when a row has a NULL in its key, or two rows have one key."""
     if any(outcome.nulls or outcome.repeats for outcome in outcomes):
-        raise _bad_keys_error(_named(projection), projection.key, outcomes)
+        raise _bad_keys_error(_label(projection), projection.key, outcomes)
 
 
 def _bad_keys_error(
@@ -256,7 +260,7 @@ def _bad_keys_error(
     return ProjectionFailed(f"{named}: {what}: {shown}{rest}", hint=f"{hint}; the sink was not touched")
 
 
-def alike(spark: SparkSession, names: Sequence[str]) -> list[str]:
+def ambiguous_names(spark: SparkSession, names: Sequence[str]) -> list[str]:
     """Those of the names that Spark takes for another one of them."""
     if spark.conf.get("spark.sql.caseSensitive") == "true":
         return []

@@ -71,14 +71,14 @@ def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
 def cast_columns(frame: DataFrame, projection: Projection, name: str, source: State) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from tailrace.projections.spark.errors import explained
+    from tailrace.projections.spark.errors import translate_errors
 
     for column, ddl in source.cast.items():
         cell = F.col(f"`{column}`")
         policy = source.on_unreadable
         if not isinstance(policy, str):
             policy = policy.get(column, "error")
-        with explained(projection, f"casting {name}.{column} to {ddl}"):
+        with translate_errors(projection, f"casting {name}.{column} to {ddl}"):
             cast = cell.try_cast(ddl) if policy == "null" else cell.cast(ddl)
             frame = frame.withColumn(column, cast)
             _ = frame.schema

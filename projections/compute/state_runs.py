@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.maintenance.state_runs.write import Share, WrittenShare
-from tailrace.projections.spark.errors import explained_upkeep
+from tailrace.projections.spark.errors import translate_upkeep_errors
 from tailrace.projections.spark.session import master, open_session, parallelism_of
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class SparkWorkers:
                 "unit": pa.array([pickle.dumps(share) for share in shares], pa.binary()),
             }
         )
-        with explained_upkeep("writing state runs"):
+        with translate_upkeep_errors("writing state runs"):
             frame = self.session.createDataFrame(units).repartition(len(shares), "at")
-            answers: pa.Table = frame.mapInArrow(_written, "at int, written binary").toArrow()
+            answers: pa.Table = frame.mapInArrow(_write_shares, "at int, written binary").toArrow()
         found = dict(zip(answers["at"].to_pylist(), answers["written"].to_pylist(), strict=True))
         return [pickle.loads(found[at]) for at in range(len(shares))]
 
 
-def _written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write_shares(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Spark task: its shares, one after another."""
     for batch in batches:
         for at, unit in zip(batch["at"].to_pylist(), batch["unit"].to_pylist(), strict=True):

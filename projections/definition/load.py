@@ -19,7 +19,7 @@ from tailrace.eventstore.settings import ProjectionSettings
 from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.definition.model import NOW, Input, Projection
 from tailrace.projections.definition.order import circle_of
-from tailrace.projections.definition.source import shown, syntax_tree, user_place
+from tailrace.projections.definition.source import relative_path, syntax_tree, user_place
 from tailrace.projections.definition.validate import mistakes_of
 from tailrace.projections.sinks.specs import SinkSpec
 
@@ -64,7 +64,7 @@ def projection(
             freshness=freshness,
             wants_now=NOW in inspect.signature(function).parameters,
             module=function.__module__,
-            file=shown(code.co_filename),
+            file=relative_path(code.co_filename),
             line=code.co_firstlineno,
         )
         _report(defined, defined.name, defined.place, mistakes_of(defined))
@@ -104,11 +104,11 @@ def as_error(mistakes: Iterable[Mistake], name: str) -> UsageError:
     return (
         UsageError(own[0].finding.what, hint=own[0].finding.hint)
         if own[0].is_of_module
-        else _first(name, [mistake.finding for mistake in own])
+        else _first_error(name, [mistake.finding for mistake in own])
     )
 
 
-def _first(name: str, found: Sequence[DefinitionFinding]) -> UsageError:
+def _first_error(name: str, found: Sequence[DefinitionFinding]) -> UsageError:
     more = f" (and {len(found) - 1} more: tailrace projection check)" if len(found) > 1 else ""
     first = found[0]
     return UsageError(f"projection {name!r} ({first.place}): {first.what}{more}", hint=first.hint)
@@ -135,7 +135,7 @@ class Broken:
         return {name: as_error(own, name) for name in dict.fromkeys(each.name for each in own)}
 
 
-_gathered: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=None)
+_mistakes: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=None)
 
 
 @contextmanager
@@ -143,21 +143,21 @@ def gather_mistakes() -> Iterator[list[Mistake]]:
     """Inside, mistakes of definitions and modules are gathered instead of raised, so that all can be reported at once.
     ``load_projections`` leaves out what has one."""
     found: list[Mistake] = []
-    token = _gathered.set(found)
+    token = _mistakes.set(found)
     try:
         yield found
     finally:
-        _gathered.reset(token)
+        _mistakes.reset(token)
 
 
 def _report(defined: Projection | None, name: str, place: str, found: Iterable[DefinitionFinding]) -> None:
     """Raises UsageError with the first mistake of a definition, or gathers all."""
-    gathered, mistakes = _gathered.get(), list(found)
+    gathered, mistakes = _mistakes.get(), list(found)
     if gathered is not None:
         gathered += [Mistake(defined, each, name, place) for each in mistakes]
         return
     if mistakes:
-        raise _first(name, mistakes)
+        raise _first_error(name, mistakes)
 
 
 def import_from(root: Path) -> Path:
@@ -186,12 +186,12 @@ def load_projections(
     found: dict[str, Projection] = {}
     for name in modules:
         with _report_module(name):
-            for defined in _of_module(_import(name, str(folder))):
+            for defined in _projections_of(_import(name, str(folder))):
                 _add(found, defined)
     for path in sql:
         with _report_module(str(path)):
             for file in _files(folder, path):
-                for defined in _of_file(file):
+                for defined in _load_file(file):
                     _add(found, defined)
     right = _without_mistakes(found)
     for defined in right.values():
@@ -206,7 +206,7 @@ def load_projections(
 
 
 def _without_mistakes(found: Mapping[str, Projection]) -> dict[str, Projection]:
-    broken = [id(mistake.projection) for mistake in _gathered.get() or ()]
+    broken = [id(mistake.projection) for mistake in _mistakes.get() or ()]
     return {name: defined for name, defined in found.items() if id(defined) not in broken}
 
 
@@ -216,7 +216,7 @@ def _report_module(name: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        gathered = _gathered.get()
+        gathered = _mistakes.get()
         if gathered is None:
             raise
         gathered.append(Mistake(None, DefinitionFinding("fail", error.message, error.hint, name), name, name))
@@ -241,7 +241,7 @@ def _files(folder: Path, path: str | Path) -> list[Path]:
     return found
 
 
-def _of_file(file: Path) -> list[Projection]:
+def _load_file(file: Path) -> list[Projection]:
     """The projection of one file; none when the file does not say what it should be."""
     try:
         from tailrace.projections.definition.sql.load import load_sql
@@ -254,7 +254,7 @@ def _of_file(file: Path) -> list[Projection]:
         loaded = load_sql(file)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{shown(str(file))} cannot be read: {error}", hint="a definition is UTF-8 text"
+            f"{relative_path(str(file))} cannot be read: {error}", hint="a definition is UTF-8 text"
         ) from None
     _report(loaded.projection, loaded.name, loaded.file, loaded.findings)
     return [loaded.projection] if loaded.projection is not None else []
@@ -288,7 +288,7 @@ def _import(name: str, folder: str) -> ModuleType:
 
 def _broken(name: str, error: Exception) -> UsageError:
     if isinstance(error, SyntaxError) and error.filename:
-        place, words = f"{shown(error.filename)}:{error.lineno}", error.msg
+        place, words = f"{relative_path(error.filename)}:{error.lineno}", error.msg
     else:
         place, words = user_place(error) or name, str(error)
     hint = "mend it, or remove it from projections.modules"
@@ -299,7 +299,7 @@ def _broken(name: str, error: Exception) -> UsageError:
     )
 
 
-def _of_module(module: ModuleType) -> list[Projection]:
+def _projections_of(module: ModuleType) -> list[Projection]:
     """The projections that a module defines (not those it imports). One that is hidden by another of its name is
     refused."""
     own = [
@@ -317,7 +317,7 @@ def _of_module(module: ModuleType) -> list[Projection]:
             if node.name in lines:
                 raise UsageError(
                     f"two projections are named {node.name!r}:"
-                    f" {shown(file)}:{lines[node.name]} and {shown(file)}:{node.lineno}",
+                    f" {relative_path(file)}:{lines[node.name]} and {relative_path(file)}:{node.lineno}",
                     hint="a projection's name is its function's; rename one of them",
                 )
             lines[node.name] = node.lineno

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tailrace.projections.definition.model import Projection
 
 
-def in_order(projections: Mapping[str, Projection], names: Iterable[str]) -> list[str]:
+def refresh_order(projections: Mapping[str, Projection], names: Iterable[str]) -> list[str]:
     """The names, each after those that it reads directly or by way of others; otherwise in their order."""
     chosen = list(dict.fromkeys(names))
     found: dict[str, None] = {}

@@ -41,7 +41,7 @@ def is_project_file(path: str | None) -> bool:
     return not real.startswith(_foreign_roots()) and os.sep + "site-packages" + os.sep not in real
 
 
-def shown(path: str) -> str:
+def relative_path(path: str) -> str:
     """A path as messages give it: relative to the working folder when it is below it."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
@@ -52,7 +52,7 @@ def user_place(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         if is_project_file(frame.filename):
-            return f"{shown(frame.filename)}:{frame.lineno}"
+            return f"{relative_path(frame.filename)}:{frame.lineno}"
     return None
 
 
@@ -89,11 +89,11 @@ class SourceLines:
         try:
             tree = syntax_tree(file)
         except (OSError, SyntaxError, ValueError):
-            return cls(shown(file), line)
+            return cls(relative_path(file), line)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
-                return cls(shown(file), line, _calls(node), _arguments(node))
-        return cls(shown(file), line)
+                return cls(relative_path(file), line, _calls(node), _arguments(node))
+        return cls(relative_path(file), line)
 
     def place(self, names: Iterable[str] = ()) -> str:
         """``file:line`` of the call of one of these names; of the function itself when there are several, or none."""

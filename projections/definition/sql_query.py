@@ -60,9 +60,9 @@ class SqlQuery:
         parts, at = [], 0
         for reading in self.readings:
             alias = f" AS {reading.alias}" if reading.alias else ""
-            parts += [_escaped(self.text[at : reading.start]), places[reading.input], alias]
+            parts += [_escape(self.text[at : reading.start]), places[reading.input], alias]
             at = reading.end
-        return "".join([*parts, _escaped(self.text[at:])])
+        return "".join([*parts, _escape(self.text[at:])])
 
     def place_of(self, error: Exception) -> str:
         """The place of what Spark refuses: ``file:line``, with the column where that is the file's."""
@@ -78,5 +78,5 @@ class SqlQuery:
         return f"{self.file}:{line}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")

@@ -42,30 +42,30 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 def mistakes_of(defined: Projection) -> Iterator[DefinitionFinding]:
     """All of them, each with its place."""
     lines = SourceLines.of(defined)
-    for what, hint in _of_itself(defined):
+    for what, hint in _declaration_mistakes(defined):
         yield DefinitionFinding("fail", what, hint, defined.place)
-    for name, found in _of_arguments(defined):
+    for name, found in _argument_mistakes(defined):
         for what, hint in found:
             yield DefinitionFinding("fail", what, hint, lines.of_input(name))
     for name, source in defined.inputs.items():
         wrong = list(wrong_values(source))
         for what, hint in wrong:
             yield DefinitionFinding("fail", f"input {name!r}: {what}", hint, lines.of_input(name), name)
-        for what, hint in () if wrong else _of_input(defined, name, source):
+        for what, hint in () if wrong else _input_mistakes(defined, name, source):
             yield DefinitionFinding("fail", what, hint, lines.of_input(name), name)
 
 
-_Said = Iterator[tuple[str, str]]
+_Mistakes = Iterator[tuple[str, str]]
 
 
-def _of_arguments(defined: Projection) -> Iterator[tuple[str, _Said]]:
+def _argument_mistakes(defined: Projection) -> Iterator[tuple[str, _Mistakes]]:
     """Arguments of the decorator, and what is wrong with the values they have."""
     yield "sink", wrong_values(defined.sink)
-    yield "tolerance", _of_tolerance(defined.tolerance)
-    yield "trust", _of_trust(defined.trust)
+    yield "tolerance", _tolerance_mistakes(defined.tolerance)
+    yield "trust", _trust_mistakes(defined.trust)
 
 
-def _of_tolerance(given: object) -> _Said:
+def _tolerance_mistakes(given: object) -> _Mistakes:
     if not isinstance(given, Mapping) or not all(
         isinstance(column, str) and is_number(value) for column, value in given.items()
     ):
@@ -75,12 +75,12 @@ def _of_tolerance(given: object) -> _Said:
         )
 
 
-def _of_trust(given: object) -> _Said:
+def _trust_mistakes(given: object) -> _Mistakes:
     if not isinstance(given, bool):
         yield f"its trust is {describe_value(given)}", "say trust=True, or leave it out"
 
 
-def _of_itself(defined: Projection) -> _Said:
+def _declaration_mistakes(defined: Projection) -> _Mistakes:
     if not _NAME.fullmatch(defined.name):
         yield "its name becomes part of table and index names", "use a-z, 0-9 and _, at most 41"
     if not defined.key or None in defined.key or "" in defined.key:
@@ -115,7 +115,7 @@ def _of_itself(defined: Projection) -> _Said:
         )
 
 
-def _of_input(defined: Projection, name: str, source: object) -> _Said:
+def _input_mistakes(defined: Projection, name: str, source: object) -> _Mistakes:
     if not isinstance(source, State | Changes | Events | Result):
         yield (
             f"{name}={source!r} is no input",
@@ -129,7 +129,7 @@ def _of_input(defined: Projection, name: str, source: object) -> _Said:
         yield f"input {name!r}: {error.message}", error.hint
     match source.affects:
         case Through() as through:
-            yield from _of_through(defined, name, through)
+            yield from _through_mistakes(defined, name, through)
             return
         case Mapping() as paths:
             unknown = [column for column in paths if column not in defined.key]
@@ -146,7 +146,7 @@ def _of_input(defined: Projection, name: str, source: object) -> _Said:
         )
 
 
-def _of_through(defined: Projection, name: str, through: Through) -> _Said:
+def _through_mistakes(defined: Projection, name: str, through: Through) -> _Mistakes:
     """A ``Through`` leads to an input with a lineage, and not back."""
     columns = [*through.on, *through.on.values()] if isinstance(through.on, Mapping) else []
     if not columns or not all(isinstance(column, str) and column for column in columns):
@@ -224,11 +224,11 @@ def _one_of(words: tuple[str, ...]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, str) and value in words
 
 
-def _or_none(wanted: _Wanted) -> _Wanted:
+def _optional(wanted: _Wanted) -> _Wanted:
     return _Wanted(f"{wanted.words}, or None", lambda value: value is None or wanted.fits(value))
 
 
-def _or_each(words: str, fits: Callable[[object], bool]) -> _Wanted:
+def _one_or_each(words: str, fits: Callable[[object], bool]) -> _Wanted:
     """One for all columns, or one for each."""
     each = _maps_texts_to(fits)
     return _Wanted(words, lambda value: fits(value) or each(value))
@@ -253,9 +253,9 @@ _READ = {"topic": _TEXT, "affects": _AFFECTS}
 _FIELDS: Mapping[type, Mapping[str, _Wanted]] = {
     State: {
         **_READ,
-        "columns": _or_none(_TEXTS),
+        "columns": _optional(_TEXTS),
         "cast": _Wanted('a mapping of columns to Spark types: {"price": "decimal(20,4)"}', _maps_texts_to(_is_text)),
-        "on_unreadable": _or_each(
+        "on_unreadable": _one_or_each(
             f"one of {', '.join(_POLICIES)}, or a mapping of columns to these", _one_of(_POLICIES)
         ),
         "erased": _FLAG,
@@ -277,7 +277,7 @@ _FIELDS: Mapping[type, Mapping[str, _Wanted]] = {
         "sink": _TEXT,
         "prefix": _Wanted("a text, or None", lambda value: value is None or isinstance(value, str)),
         "format": _Wanted(f"one of {', '.join(_FORMATS)}", _one_of(_FORMATS)),
-        "ttl_seconds": _or_none(_SECONDS),
+        "ttl_seconds": _optional(_SECONDS),
     },
     SearchIndex: {
         "sink": _TEXT,

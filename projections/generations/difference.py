@@ -129,14 +129,14 @@ def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> RowNumbers:
         return match
     confirmed = _equal_keys(old.take(pa.array(at[found])), new.take(pa.array(found)), key)
     match[found[confirmed]] = at[found[confirmed]]
-    shared = np.union1d(_not_unique(old_hash), _not_unique(new_hash))
+    shared = np.union1d(_repeated_hashes(old_hash), _repeated_hashes(new_hash))
     unsettled = np.union1d(shared, new_hash[found[~confirmed]])
     if len(unsettled):
         _match_by_key(old, new, key, unsettled, match)
     return match
 
 
-def _not_unique(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _repeated_hashes(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
@@ -180,7 +180,7 @@ def equal(left: pa.ChunkedArray, right: pa.ChunkedArray, tolerance: float = 0.0)
     kind = left.type
     if pa.types.is_nested(kind):
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-        return np.fromiter((_same(a, b, tolerance) for a, b in pairs), np.bool_, len(left))
+        return np.fromiter((_is_same_value(a, b, tolerance) for a, b in pairs), np.bool_, len(left))
     same = pc.equal(left, right)
     if pa.types.is_floating(kind):
         same = pc.or_kleene(same, pc.and_kleene(pc.is_nan(left), pc.is_nan(right)))
@@ -191,7 +191,7 @@ def equal(left: pa.ChunkedArray, right: pa.ChunkedArray, tolerance: float = 0.0)
     return _numpy(pc.or_(pc.fill_null(same, False), both_null))
 
 
-def _same(left: Any, right: Any, tolerance: float) -> bool:
+def _is_same_value(left: Any, right: Any, tolerance: float) -> bool:
     match left, right:
         case float(), float():
             return (
@@ -201,10 +201,12 @@ def _same(left: Any, right: Any, tolerance: float) -> bool:
             )
         case list() | tuple(), list() | tuple():
             return len(left) == len(right) and all(
-                _same(a, b, tolerance) for a, b in zip(left, right, strict=True)
+                _is_same_value(a, b, tolerance) for a, b in zip(left, right, strict=True)
             )
         case dict(), dict():
-            return left.keys() == right.keys() and all(_same(left[k], right[k], tolerance) for k in left)
+            return left.keys() == right.keys() and all(
+                _is_same_value(left[k], right[k], tolerance) for k in left
+            )
         case _:
             return bool(left == right)
 

@@ -178,7 +178,7 @@ def spec_from_text(text: str) -> SinkSpec:
     kind = data.pop("kind")
     if kind == _OWN:
         return _own_spec(data["pickle"])
-    spec: SinkSpec = _SPECS[kind](**{name: _frozen(value) for name, value in data.items()})
+    spec: SinkSpec = _SPECS[kind](**{name: _freeze(value) for name, value in data.items()})
     return spec
 
 
@@ -219,10 +219,10 @@ def _own_spec(text: str) -> SinkSpec:
     return spec
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """JSON's lists as tuples, as specifications hold them."""
     if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
+        return tuple(_freeze(item) for item in value)
     if isinstance(value, Mapping):
         return dict(value)
     return value

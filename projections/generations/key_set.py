@@ -53,7 +53,7 @@ class KeySet:
     @classmethod
     def of(cls, columns: Sequence[pa.ChunkedArray | pa.Array]) -> KeySet:
         """The keys of rows. A row with a NULL has none."""
-        typed = [_typed(column) for column in columns]
+        typed = [_to_family(column) for column in columns]
         table = pa.table(typed, names=[str(at) for at in range(len(typed))])
         return cls(_distinct(table), any(column.null_count for column in table.columns))
 
@@ -90,7 +90,7 @@ class KeySet:
 
     def matches(self, columns: Sequence[pa.ChunkedArray | pa.Array]) -> Mask:
         """Which rows have one of the keys."""
-        typed = [_typed(column) for column in columns]
+        typed = [_to_family(column) for column in columns]
         mask = np.ones(len(typed[0]), np.bool_)
         for column, values in zip(typed, self._values, strict=True):
             mask &= _numpy(pc.is_in(column, value_set=values))
@@ -100,10 +100,10 @@ class KeySet:
         picks = pa.array(rows)
         candidates = [_one(column.take(picks)) for column in typed]
         found = keys.hash_columns([keys.column_texts(column) for column in candidates]).to_numpy()
-        mask[rows] = self._confirmed(found, candidates)
+        mask[rows] = self._confirm(found, candidates)
         return mask
 
-    def _confirmed(self, hashes: Hashes, columns: Sequence[pa.Array]) -> Mask:
+    def _confirm(self, hashes: Hashes, columns: Sequence[pa.Array]) -> Mask:
         """Which rows with these hashes and columns have one of the keys, and not only the hash of one."""
         order, ours = self._by_hash
         at = np.minimum(np.searchsorted(ours, hashes), len(ours) - 1)
@@ -119,7 +119,7 @@ class KeySet:
         return same
 
 
-def _typed(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+def _to_family(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     kind = family(column.type)
     if kind is None:
         raise TypeError(f"a column of {column.type} is no key")

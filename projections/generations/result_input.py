@@ -130,12 +130,12 @@ def missing_results(
         if result_in(store, name, cut) is not None:
             continue
         if name not in definitions:
-            raise _unknown(store, projection, name, position)
+            raise _unknown_position(store, projection, name, position)
         found |= dict.fromkeys([name, *missing_results(store, definitions[name], definitions, position, cut)])
     return list(found)
 
 
-def _unknown(store: Store, projection: Projection, name: str, position: str) -> UsageError:
+def _unknown_position(store: Store, projection: Projection, name: str, position: str) -> UsageError:
     names = projection.reads
     possible = _positions_of(store, names)
     shown = ", ".join(f"{epoch:,}" for epoch in possible[-_SHOWN:])
@@ -226,7 +226,7 @@ def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None
             f"the result of projection {name!r} at epoch {cut.epoch} is not known",
             hint=f"results are kept at the last steps only: tailrace run --once {name}",
         )
-    return _planned(at.info, at.step)
+    return _result_input(at.info, at.step)
 
 
 def describe_result(store: Store, name: str) -> ResultInput:
@@ -238,10 +238,10 @@ def describe_result(store: Store, name: str) -> ResultInput:
             f"projection {name!r} was never built, so its columns are not known",
             hint=f"tailrace rebuild {name}",
         )
-    return _planned(info, None)
+    return _result_input(info, None)
 
 
-def _planned(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
+def _result_input(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
     files = files_of(step) if step else None
     buckets = files.buckets if files else {}
     return ResultInput(

@@ -86,7 +86,7 @@ class BucketFiles:
         return sum(file.bytes for file in self.overlays) > max(base * _OVERLAY_SHARE, _OVERLAY_BYTES_MIN)
 
     @property
-    def newest(self) -> tuple[DerivedFile, ...]:
+    def overlays_to_fold(self) -> tuple[DerivedFile, ...]:
         """The latest overlays, if they should become one; none while they are few."""
         if len(self.overlays) <= OVERLAYS_MOST:
             return ()
@@ -250,10 +250,10 @@ class KeySubset:
     has: Callable[[pa.Table], Mask]
     hashes: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
-    def of(self, table: pa.Table) -> pa.Table:
+    def filter(self, table: pa.Table) -> pa.Table:
         return table.filter(pa.array(self.has(table)))
 
-    def among(self, lowest: Sequence[int], highest: Sequence[int]) -> Mask:
+    def group_mask(self, lowest: Sequence[int], highest: Sequence[int]) -> Mask:
         """The groups of rows, given by their lowest and highest hashes, that may have one of the keys."""
         if self.hashes is None:
             return np.ones(len(lowest), np.bool_)
@@ -266,9 +266,9 @@ def read_keys(
     storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: KeySubset
 ) -> pa.Table:
     """The rows of ``read_result`` with some keys."""
-    run = some.of(read_run(storage, files.run, schema, some))
+    run = some.filter(read_run(storage, files.run, schema, some))
     upserts, deletes = read_overlay(storage, files.overlays, schema, key)
-    return apply_overlay(run, (some.of(upserts), some.of(deletes)), key)
+    return apply_overlay(run, (some.filter(upserts), some.filter(deletes)), key)
 
 
 Overlay = tuple[pa.Table, pa.Table]
@@ -285,10 +285,10 @@ def read_overlay(
     upserts, deletes = found[0]
     for later_upserts, later_deletes in found[1:]:
         upserts = pa.concat_tables(
-            [_without(_without(upserts, later_upserts, key), later_deletes, key), later_upserts]
+            [_anti_join(_anti_join(upserts, later_upserts, key), later_deletes, key), later_upserts]
         )
         deletes = pa.concat_tables(
-            [_without(_without(deletes, later_upserts, key), later_deletes, key), later_deletes]
+            [_anti_join(_anti_join(deletes, later_upserts, key), later_deletes, key), later_deletes]
         )
     return upserts, deletes
 
@@ -297,11 +297,11 @@ def apply_overlay(run: pa.Table, overlay: Overlay, key: Sequence[str]) -> pa.Tab
     """Rows after the overlay, ordered by (hash, key)."""
     upserts, deletes = overlay
     if upserts.num_rows or deletes.num_rows:
-        run = pa.concat_tables([_without(_without(run, upserts, key), deletes, key), upserts])
+        run = pa.concat_tables([_anti_join(_anti_join(run, upserts, key), deletes, key), upserts])
     return sort_rows(run, key)
 
 
-def _without(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
+def _anti_join(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
     """The rows of a table whose key is in no row of another."""
     if not table.num_rows or not gone.num_rows:
         return table
@@ -330,7 +330,7 @@ def fold_overlays(
     if files.outgrown:
         whole = read_result(storage, files, schema, key) if result is None else result
         return BucketFiles(write_run(storage, f"{stem}.run.parquet", files.bucket, whole))
-    newest = files.newest
+    newest = files.overlays_to_fold
     if not newest:
         return files
     upserts, deletes = read_overlay(storage, newest, schema, key)
@@ -392,7 +392,7 @@ def _groups(reader: pq.ParquetFile, some: KeySubset) -> list[int]:
     metadata = reader.metadata
     place = reader.schema_arrow.get_field_index(HASH)
     bounds = [metadata.row_group(at).column(place).statistics for at in range(metadata.num_row_groups)]
-    found = some.among([bound.min for bound in bounds], [bound.max for bound in bounds])
+    found = some.group_mask([bound.min for bound in bounds], [bound.max for bound in bounds])
     groups: list[int] = np.flatnonzero(found).tolist()
     return groups
 

@@ -16,7 +16,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.result_input import changed_topics
 from tailrace.projections.sinks.open import open_sink
-from tailrace.projections.sinks.reader import nothing_live
+from tailrace.projections.sinks.reader import nothing_live_error
 
 if TYPE_CHECKING:
     from tailrace.eventstore.settings import Settings
@@ -56,7 +56,7 @@ def wait_for(
     while True:
         try:
             cut = cut or log.cut(position)
-            missing = waiting.missing(cut.epoch)
+            missing = waiting.missing_part(cut.epoch)
         except BeyondLog as error:
             missing = error.message
         if cut is not None and missing is None:
@@ -75,7 +75,7 @@ class _Waiting:
     def __init__(self, settings: Settings, log: Store, projection: str) -> None:
         self._settings, self._log, self._projection = settings, log, projection
 
-    def missing(self, epoch: int) -> str | None:
+    def missing_part(self, epoch: int) -> str | None:
         """What the sink lacks up to an epoch; None when everything is there."""
         generation = self._live()
         sink = open_sink(generation.sink, self._settings)
@@ -105,4 +105,4 @@ class _Waiting:
                         hint=f"tailrace rebuild {self._projection}, or promote a generation that follows the log",
                     )
                 return generation
-        raise nothing_live(self._projection)
+        raise nothing_live_error(self._projection)

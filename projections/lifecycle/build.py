@@ -32,7 +32,7 @@ from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
 from tailrace.projections.generations.result_input import common_cut, missing_results
 from tailrace.projections.generations.step_files import schema_bytes
-from tailrace.projections.lifecycle.collect import drop, drop_refused, fails_when_refused
+from tailrace.projections.lifecycle.collect import drop, drop_refused_build, fail_on_refusal
 from tailrace.projections.lifecycle.promote import (
     Promoted,
     reconcile_if_possible,
@@ -50,7 +50,7 @@ from tailrace.projections.refresh.refresh import (
 )
 from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.errors import FOR_GOOD, explained
+from tailrace.projections.spark.errors import FOR_GOOD, translate_errors
 
 _CATCH_UP_ROUNDS = 3
 """Refreshes of a new generation before it is promoted. Each is shorter than the one before; a runner does the rest."""
@@ -121,14 +121,14 @@ def _rebuild(
         if generation is None:
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
-            drop_refused(ctx, generation)
+            drop_refused_build(ctx, generation)
         wanted = pin is None and preview is None if promote is None else promote
-        with attempts.build(ctx.store.catalog, name, generation.number), fails_when_refused(ctx, generation):
+        with attempts.build(ctx.store.catalog, name, generation.number), fail_on_refusal(ctx, generation):
             done = _fill(ctx, projection, generation, resumed=resumed)
             promoted = (
                 _promote_when_level(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
             )
-            _ready(ctx, generation)
+            _mark_ready(ctx, generation)
         if preview is not None:
             _drop_earlier(ctx, generation)
     last = ctx.store.steps.last(name, generation.number)
@@ -185,18 +185,18 @@ def _promote_when_level(
         except Behind as error:
             behind = error
         except Fenced:
-            _ready(ctx, generation)
+            _mark_ready(ctx, generation)
             raise
         if generation.pin is not None:
-            _ready(ctx, generation)
+            _mark_ready(ctx, generation)
             raise behind
         with _fails_for_good(ctx, generation):
             done.append(refresh_generation(ctx, projection, generation, ctx.store.cut()))
-    _ready(ctx, generation)
+    _mark_ready(ctx, generation)
     raise NotLevel(generation, _LEVEL_ROUNDS, behind)
 
 
-def _ready(ctx: ProjectionContext, generation: Generation) -> None:
+def _mark_ready(ctx: ProjectionContext, generation: Generation) -> None:
     """Mark a generation as ready, unless it is live by now."""
     if ctx.store.derived.live(generation.projection) != generation.number:
         ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.READY)
@@ -246,14 +246,14 @@ def _find_unfinished(
             continue
         if generation.state is GenerationState.BUILDING:
             return generation
-        if generation.state is GenerationState.READY and _was_not_level(ctx, generation):
+        if generation.state is GenerationState.READY and _is_not_level(ctx, generation):
             with refresh_lease(ctx, [projection.name]):  # no runner is at work on it
                 ctx.store.derived.set_state(projection.name, generation.number, GenerationState.BUILDING)
             return generation
     return None
 
 
-def _was_not_level(ctx: ProjectionContext, generation: Generation) -> bool:
+def _is_not_level(ctx: ProjectionContext, generation: Generation) -> bool:
     """Whether the last failed build is this one: only NotLevel fails a build that is ready."""
     failed = ctx.store.run_records.latest(generation.projection, limit=1, kinds=["build"])
     return bool(failed) and failed[0].generation == generation.number
@@ -274,7 +274,7 @@ def _create(
     reads = plan_reads(
         ctx.store, projection, cut, ctx.parallelism, results=ResultSources(computed_inputs=computed_inputs)
     )
-    with explained(projection, "reading its inputs"):
+    with translate_errors(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     schema = output_schema(projection, define(projection, inputs, cut.commit_ts))
     existing = ctx.generations(projection.name)

@@ -20,7 +20,7 @@ from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.order import in_order
+from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.errors import NotShowable, NotShown
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.collect import repeated_refusal
@@ -34,7 +34,7 @@ from tailrace.projections.refresh.refresh import (
     Status,
     mark_frozen,
     refresh_projection,
-    refresh_shown,
+    refresh_visible,
     stopped_outcome,
 )
 from tailrace.projections.sinks.open import open_sink
@@ -49,7 +49,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[RefreshOutcome] = []
-    for done, name in enumerate(in_order(ctx.projections, chosen)):
+    for done, name in enumerate(refresh_order(ctx.projections, chosen)):
         ctx.report("refreshing", done, len(chosen), "projections")
         try:
             with refresh_lease(ctx, [name]):
@@ -98,7 +98,7 @@ def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Ref
         level = any(
             each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
         )
-        outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
+        outcomes += refresh_visible(ctx, live, held.shown, cut) if level else []
         status: Status = "waiting" if isinstance(held, NotShown) else "failed"
         outcomes.append(RefreshOutcome(name, live.number, status, held.message, error=held))
     if live.pin is not None:

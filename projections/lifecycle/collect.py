@@ -65,7 +65,11 @@ def gc(
     reconcile_if_possible(ctx, name)
     dropped: list[Collected] = []
     hindered: TailraceError | None = None
-    for generation in _droppable(ctx, name, keep) if number is None else [_not_live(ctx, name, number)]:
+    for generation in (
+        _droppable_generations(ctx, name, keep)
+        if number is None
+        else [_requested_generation(ctx, name, number)]
+    ):
         try:
             gone = drop(ctx, generation, by_name=number is not None)
         except TailraceError as error:
@@ -104,7 +108,7 @@ def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> li
     return [Collected(name, number, len(paths), left)]
 
 
-def _not_live(ctx: ProjectionContext, name: str, number: int) -> Generation:
+def _requested_generation(ctx: ProjectionContext, name: str, number: int) -> Generation:
     if ctx.store.derived.live(name) == number:
         raise UsageError(f"generation {number} of {name!r} is live", hint="promote another one first")
     generation = ctx.generation(name, number)
@@ -115,7 +119,7 @@ def _not_live(ctx: ProjectionContext, name: str, number: int) -> Generation:
     return generation
 
 
-def _droppable(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]:
+def _droppable_generations(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]:
     live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
     needed = (live, previous) if keep else (live,)
     found = [generation for generation in ctx.generations(name) if generation.number not in needed]
@@ -151,14 +155,14 @@ def _collect_files(ctx: ProjectionContext, name: str) -> None:
         living = attempts.live_attempts(ctx.store.catalog, name, number)
         named = set().union(*(files_of(step).paths() for step in ctx.store.steps.list(name, number)))
         if number in building and not named:
-            named = resume.resumable(ctx, building[number], paths)
+            named = resume.resumable_files(ctx, building[number], paths)
         for path in paths:
             if path not in named and not any(attempts.is_by(path, attempt) for attempt in living):
                 storage.delete(path)
 
 
 @contextmanager
-def fails_when_refused(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
+def fail_on_refusal(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
     """Inside, a build fails for good when its sink refuses a step. Readers have never seen it."""
     try:
         yield
@@ -170,7 +174,7 @@ def fails_when_refused(ctx: ProjectionContext, generation: Generation) -> Iterat
 def repeated_refusal(ctx: ProjectionContext, projection: Projection, cut: Cut) -> StepRefused | None:
     """The refusal that a first build at ``cut`` would meet again: the definition is the same, and no input has changed
     since."""
-    found = _last_refused(ctx, projection.name)
+    found = _last_refused_build(ctx, projection.name)
     if found is None:
         return None
     generation, record = found
@@ -182,16 +186,16 @@ def repeated_refusal(ctx: ProjectionContext, projection: Projection, cut: Cut) -
     return StepRefused(generation, record.reason, "no input has changed since then")
 
 
-def drop_refused(ctx: ProjectionContext, successor: Generation) -> None:
+def drop_refused_build(ctx: ProjectionContext, successor: Generation) -> None:
     """Drop the build that was refused last, once another one has begun: repeated for days, they would fill disks. What
     cannot be dropped now is left to ``gc``."""
-    found = _last_refused(ctx, successor.projection)
+    found = _last_refused_build(ctx, successor.projection)
     if found is not None:
         with suppress(TailraceError):
             drop(ctx, found[0], by_name=False)
 
 
-def _last_refused(ctx: ProjectionContext, name: str) -> tuple[Generation, RunRecord] | None:
+def _last_refused_build(ctx: ProjectionContext, name: str) -> tuple[Generation, RunRecord] | None:
     """The generation of the last failed build, if its sink refused it, and the record of that. No other failure names a
     generation in state FAILED."""
     records = ctx.store.run_records.latest(name, limit=1, kinds=["build"])

@@ -137,14 +137,14 @@ class _Side:
         pieces = [self._table(NO_FILES)]
         for each in overlapping_buckets(bucket, cut, own):
             table = self._table(self.files.get(each, NO_FILES))
-            pieces.append(table if own == cut else table.filter(_in_bucket(table, bucket, spread)))
+            pieces.append(table if own == cut else table.filter(_bucket_mask(table, bucket, spread)))
         return sort_rows(pa.concat_tables(pieces).select([HASH, *names]), self.generation.key)
 
     def _table(self, files: BucketFiles) -> pa.Table:
         return read_result(self.storage, files, self.schema, self.generation.key)
 
 
-def _in_bucket(table: pa.Table, bucket: int, spread: Generation) -> pa.Array:
+def _bucket_mask(table: pa.Table, bucket: int, spread: Generation) -> pa.Array:
     buckets = keys.buckets_of(table[HASH].combine_chunks(), spread.partitions, spread.split)
     return pc.equal(pa.array(buckets), bucket)
 

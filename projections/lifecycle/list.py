@@ -8,7 +8,7 @@ from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.lifecycle.promote import Unshown, unshown
+from tailrace.projections.lifecycle.promote import Unshown, unshown_promotion
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
     fence, problem, pending = None, "", None
     try:
         fence = ctx.fence(generation)
-        pending = unshown(ctx, generation) if generation.number == live else None
+        pending = unshown_promotion(ctx, generation) if generation.number == live else None
     except TailraceError as error:
         problem = error.message
     return GenerationView(

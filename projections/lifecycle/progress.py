@@ -19,7 +19,7 @@ from tailrace.eventstore.metadata.run_records import REFRESHES
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.lifecycle.promote import Unshown, unshown
+from tailrace.projections.lifecycle.promote import Unshown, unshown_promotion
 
 if TYPE_CHECKING:
     from tailrace.eventstore.metadata.run_records import RunRecord
@@ -75,8 +75,8 @@ SinkInspection = Callable[["ProjectionContext", Sequence[Generation]], Mapping[s
 def ask_sink(ctx: ProjectionContext, live: Generation) -> SinkAnswer:
     pending: Unshown | None = None
     try:
-        pending = unshown(ctx, live)
-        fence = ctx.fence(_seen(ctx, live, pending))
+        pending = unshown_promotion(ctx, live)
+        fence = ctx.fence(_visible_generation(ctx, live, pending))
     except TailraceError as error:
         return SinkAnswer(None, error.message, pending)
     return SinkAnswer(fence.epoch if fence else 0, unshown=pending)
@@ -92,10 +92,10 @@ def measure_progress(
     found = [live for name in ctx.store.derived.projections() if (live := ctx.live(name)) is not None]
     seen = looks(ctx, found)
     for live in found:
-        yield _standing(ctx, live, head, now, seen[live.projection])
+        yield _progress_of(ctx, live, head, now, seen[live.projection])
 
 
-def _standing(
+def _progress_of(
     ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, look: SinkAnswer
 ) -> ProjectionProgress:
     name = live.projection
@@ -137,7 +137,7 @@ def unbuilt_projections(store: Store, now: datetime) -> Iterator[Unbuilt]:
             yield Unbuilt(name, failed)
 
 
-def _seen(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:
+def _visible_generation(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:
     """The generation that readers see, if the catalog knows it; else the live one."""
     if pending is None:
         return live

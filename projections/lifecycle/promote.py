@@ -106,9 +106,9 @@ def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> P
         if shown != number:
             _show_in_sink(ctx, generation, shown, ATTEMPTS)
         return Promoted(name, number, ctx.store.derived.previous(name), fence)
-    behind = _behind(ctx, generation, fence, live)
+    behind = _epochs_behind(ctx, generation, fence, live)
     if behind and not stale_ok:
-        raise _going_back(ctx, generation, fence, live, behind)
+        raise _rollback_target(ctx, generation, fence, live, behind)
     _switch(ctx, generation, live, None if stale_ok else _level_of(ctx, generation, fence))
     return Promoted(name, number, live, fence, behind)
 
@@ -138,9 +138,9 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
     fence = _fence_in_sink(ctx, generation)
     # A promotion that readers hold up is taken back without their noticing.
     stale_ok = stale_ok or ctx.sink(generation).live(ctx.settings.store.name, name) == previous
-    behind = _behind(ctx, generation, fence, live)
+    behind = _epochs_behind(ctx, generation, fence, live)
     if behind and not stale_ok:
-        raise _going_back(ctx, generation, fence, live, behind)
+        raise _rollback_target(ctx, generation, fence, live, behind)
     _switch(ctx, generation, live, None if stale_ok else _level_of(ctx, generation, fence))
     moment = _moment(ctx, fence)
     return RolledBack(name, previous, live, fence, moment, behind, ctx.is_frozen(generation))
@@ -150,7 +150,7 @@ def refuse_behind(ctx: ProjectionContext, name: str, topics: Sequence[TopicId], 
     """Raises Behind when a result at ``epoch``, which is not built yet, would be older than the live one."""
     live = ctx.store.derived.live(name)
     at = _live_epoch(ctx, name, live)
-    if at > _level(ctx, topics, epoch):
+    if at > _last_valid_epoch(ctx, topics, epoch):
         raise Behind(
             f"epoch {epoch} is {at - epoch} epochs behind the live generation {live} of projection {name!r}",
             hint="pass --stale-ok to show readers older data, or leave out --promote",
@@ -192,7 +192,7 @@ def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
         pass
 
 
-def unshown(ctx: ProjectionContext, live: Generation) -> Unshown | None:
+def unshown_promotion(ctx: ProjectionContext, live: Generation) -> Unshown | None:
     """What readers see in place of the live generation; None when they see it. Asks the sink."""
     shown = ctx.sink(live).live(ctx.settings.store.name, live.projection)
     if shown == live.number:
@@ -220,7 +220,7 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
     newer = _promotion_candidates(ctx, name)
     if newer:
         return newer[-1]
-    older = ", ".join(str(generation.number) for generation in _ready(ctx, name))
+    older = ", ".join(str(generation.number) for generation in _promotable_generations(ctx, name))
     raise UsageError(
         f"projection {name!r} has no generation that waits to be promoted"
         + (f": {older} is ready and older than the live one, {live}" if older else ""),
@@ -228,7 +228,7 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
     )
 
 
-def _ready(ctx: ProjectionContext, name: str) -> list[Generation]:
+def _promotable_generations(ctx: ProjectionContext, name: str) -> list[Generation]:
     """The generations that follow the log, are ready and were never shown."""
     return [
         generation
@@ -240,10 +240,10 @@ def _ready(ctx: ProjectionContext, name: str) -> list[Generation]:
 def _promotion_candidates(ctx: ProjectionContext, name: str) -> list[Generation]:
     """Those of ``_ready`` that are newer than the live one."""
     live = ctx.store.derived.live(name) or 0
-    return [generation for generation in _ready(ctx, name) if generation.number > live]
+    return [generation for generation in _promotable_generations(ctx, name) if generation.number > live]
 
 
-def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None) -> int:
+def _epochs_behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None) -> int:
     """How many epochs readers would go back: 0 while none of them has rows of its inputs."""
     at = _live_epoch(ctx, generation.projection, live)
     return at - fence.epoch if at > _level_of(ctx, generation, fence) else 0
@@ -251,7 +251,7 @@ def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: 
 
 def _level_of(ctx: ProjectionContext, generation: Generation, fence: Fence) -> int:
     """The last epoch at which the result of a generation at ``fence`` still holds."""
-    return _level(ctx, [TopicId.parse(need.topic) for need in generation.inputs], fence.epoch)
+    return _last_valid_epoch(ctx, [TopicId.parse(need.topic) for need in generation.inputs], fence.epoch)
 
 
 def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
@@ -261,7 +261,7 @@ def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
     return last.to_epoch if last else 0
 
 
-def _level(ctx: ProjectionContext, topics: Sequence[TopicId], epoch: int) -> int:
+def _last_valid_epoch(ctx: ProjectionContext, topics: Sequence[TopicId], epoch: int) -> int:
     """The last epoch at which a result of ``epoch`` still holds: the one after it has rows of these topics."""
     head = ctx.store.head()
     if head is None or not topics:
@@ -270,7 +270,7 @@ def _level(ctx: ProjectionContext, topics: Sequence[TopicId], epoch: int) -> int
     return found[0].epoch - 1 if found else max(head.epoch, epoch)
 
 
-def _going_back(
+def _rollback_target(
     ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None, behind: int
 ) -> Behind:
     moment = _moment(ctx, fence)

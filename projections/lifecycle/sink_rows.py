@@ -72,19 +72,19 @@ def read_sink(
     try:
         if isinstance(sink, MovingSink):
             try:
-                found = [_read_at_rest(ctx, generation, placement, folder, tries=1)]
+                found = [_read_snapshot(ctx, generation, placement, folder, tries=1)]
             except InMotion:
-                found = _read_in_motion(ctx, generation, placement, sink, folder)
+                found = _read_moving(ctx, generation, placement, sink, folder)
         else:
-            found = [_read_at_rest(ctx, generation, placement, folder, tries=_TRIES)]
+            found = [_read_snapshot(ctx, generation, placement, folder, tries=_TRIES)]
         for reading in found:
-            with _placed_for_tasks(ctx, generation, attempt, reading) as there:
+            with _with_absolute_place(ctx, generation, attempt, reading) as there:
                 yield there
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read_at_rest(
+def _read_snapshot(
     ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path, *, tries: int
 ) -> SinkRows:
     """All rows at one position, after several tries."""
@@ -119,7 +119,7 @@ def _read_once(
     )
 
 
-def _read_in_motion(
+def _read_moving(
     ctx: ProjectionContext, generation: Generation, placement: Placement, sink: MovingSink, folder: Path
 ) -> list[SinkRows]:
     """The rows of keys that no step touches while all are read, at the fence before; those of the other keys at a later
@@ -143,7 +143,7 @@ def _read_in_motion(
         except InMotion as error:
             moved = error
         time.sleep(_PAUSE_OF_SOME_SECONDS)
-    raise moved or _too_busy(generation)
+    raise moved or _too_busy_error(generation)
 
 
 def _narrow(placement: Placement, choice: KeySelection) -> Placement:
@@ -157,18 +157,18 @@ def _touched_keys(ctx: ProjectionContext, generation: Generation, since: Fence) 
     found = [run_schema(generation.schema).empty_table().select(columns)]
     steps = ctx.store.steps.list(generation.projection, generation.number, after=since.epoch)
     if steps and steps[0].from_epoch != since.epoch:
-        raise _too_busy(generation)  # steps in between are forgotten already
+        raise _too_busy_error(generation)  # steps in between are forgotten already
     for step in steps:
         for file in files_of(step).deltas:
             for rows in read_delta(ctx.store.storage, file, generation.schema, generation.key):
                 found.append(rows.select(columns).cast(found[0].schema))
     touched = pa.concat_tables(found).group_by(columns).aggregate([])
     if touched.num_rows > _TOUCHED_MAX:
-        raise _too_busy(generation)
+        raise _too_busy_error(generation)
     return touched
 
 
-def _too_busy(generation: Generation) -> InMotion:
+def _too_busy_error(generation: Generation) -> InMotion:
     return InMotion(
         f"{generation} is refreshed too often and by too much to be read meanwhile",
         hint="verify it while no runner refreshes it",
@@ -176,7 +176,7 @@ def _too_busy(generation: Generation) -> InMotion:
 
 
 @contextmanager
-def _placed_for_tasks(
+def _with_absolute_place(
     ctx: ProjectionContext, generation: Generation, attempt: Attempt, reading: SinkRows
 ) -> Iterator[SinkRows]:
     """The same files where tasks can read them: when tasks run on other machines, beside the generation's own in the
@@ -230,7 +230,7 @@ def _write_rows(
     seen = 0
     try:
         for batch in batches:
-            for bucket, part in _by_bucket(placement, batch):
+            for bucket, part in _split_by_bucket(placement, batch):
                 if bucket not in writers:
                     writers[bucket] = pq.ParquetWriter(
                         folder / f"{bucket}.parquet", schema, compression="zstd"
@@ -251,7 +251,7 @@ def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:
     return DerivedFile(bucket, path.name, rows, path.stat().st_size, file_reader.checksum(path.read_bytes()))
 
 
-def _by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
+def _split_by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
     chosen, hashes = placement.chosen(batch)
     buckets = pa.array(keys.buckets_of(hashes, placement.partitions, placement.split))
     table = pa.Table.from_batches([chosen]).add_column(0, HASH, hashes)

@@ -111,7 +111,7 @@ def _compare(
         )
     sampling = _sampling(ctx, generation, sample, seed)
     epoch, outcomes = _outcomes(ctx, projection, generation, sampling)
-    return _compared(generation, epoch, outcomes, sampling)
+    return _comparison(generation, epoch, outcomes, sampling)
 
 
 def _outcomes(
@@ -137,13 +137,13 @@ def _outcomes(
             )
             steps = ctx.store.steps.list(name, generation.number, after=part.fence.epoch - 1)
             results = files_of(steps[0]).results if steps else {}
-            complete = _with_what_is_gone(ctx, projection, generation, cut, results)
+            complete = _mark_lost_results(ctx, projection, generation, cut, results)
             outcomes += compute_at(StepInput(ctx, projection, complete, cut), task, results)
             epoch = part.fence.epoch
     return epoch, outcomes
 
 
-def _with_what_is_gone(
+def _mark_lost_results(
     ctx: ProjectionContext,
     projection: Projection,
     generation: Generation,
@@ -203,13 +203,13 @@ def _sampling(
     return sampling_of(sample, rows, secrets.randbits(_SEED_BITS) if seed is None else seed)
 
 
-def _compared(
+def _comparison(
     generation: Generation, epoch: int, outcomes: list[BucketOutcome], sampling: Sampling | None
 ) -> Comparison:
     missing = sum(outcome.only_new for outcome in outcomes)
     expiring = expires(generation.sink)
     samples = [
-        _different(found)
+        _different_row(found)
         for outcome in outcomes
         for found in outcome.samples
         if not (expiring and found.kind == "only_new")
@@ -228,6 +228,6 @@ def _compared(
     )
 
 
-def _different(found: RowSample) -> DifferentRow:
+def _different_row(found: RowSample) -> DifferentRow:
     words = {"only_new": "only in log", "only_old": "only in sink", "different": "different"}
     return DifferentRow(words[found.kind], found.key, expected=found.new, actual=found.old)

@@ -58,7 +58,7 @@ def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
     upserts = deletes = 0
     for step in steps:
         to = generation.fence(ctx.store.log_id, step)
-        with _refusing(generation), sink.load(target, fence, to) as load:
+        with _raise_step_refused(generation), sink.load(target, fence, to) as load:
             _write(ctx, generation, step, load)
             load.commit()
         failpoints.hit("sink_fenced")
@@ -69,7 +69,7 @@ def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
 
 
 @contextmanager
-def _refusing(generation: Generation) -> Iterator[None]:
+def _raise_step_refused(generation: Generation) -> Iterator[None]:
     try:
         yield
     except UsageError as error:

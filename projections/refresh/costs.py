@@ -48,7 +48,7 @@ def too_costly(records: Sequence[RunRecord], keys: int, rows: int) -> str | None
     if not full or not sizes:
         return None
     everything = min(full)
-    expected = _expected(sizes, keys, _SHARE * everything / max(rows, 1))
+    expected = _extrapolate(sizes, keys, _SHARE * everything / max(rows, 1))
     if expected <= everything:
         return None
     return (
@@ -66,7 +66,7 @@ def _quickest(records: Sequence[RunRecord]) -> list[tuple[int, float]]:
     return sorted((keys, seconds) for seconds, keys in (min(each[:LATEST]) for each in found.values()))
 
 
-def _expected(sizes: Sequence[tuple[int, float]], keys: int, a_key: float) -> float:
+def _extrapolate(sizes: Sequence[tuple[int, float]], keys: int, a_key: float) -> float:
     """Seconds for so many keys. Below the smallest measured step, time falls in proportion to the keys."""
     known, seconds = zip((0, 0.0), *sizes, strict=True)
     further: int = max(0, keys - known[-1])
@@ -106,9 +106,9 @@ def estimate(
     if isinstance(plan, Full) and plan.from_epoch == 0:
         return Estimate(changes, Number(None, _NO_RESULT), Number(None, _NO_RESULT))
     later = [record for record in records if record.changes and record.from_epoch]
-    rows = _by_earlier(changes, [(each, each.rows_upserted + each.rows_deleted) for each in later])
+    rows = _estimate_by_earlier(changes, [(each, each.rows_upserted + each.rows_deleted) for each in later])
     if isinstance(plan, Incremental):
-        keys = _by_earlier(changes, [(each, each.keys) for each in later if each.keys is not None])
+        keys = _estimate_by_earlier(changes, [(each, each.keys) for each in later if each.keys is not None])
         if keys.about is None and changes is not None and direct:
             keys = Number(changes.at_most, "a key for each changed row: no earlier refresh to go by")
             rows = rows if rows.about is not None else Number(changes.at_most, "a row for each key")
@@ -117,7 +117,7 @@ def estimate(
     return Estimate(changes, keys, rows)
 
 
-def _by_earlier(changes: Counted | None, counted: Sequence[tuple[RunRecord, int]]) -> Number:
+def _estimate_by_earlier(changes: Counted | None, counted: Sequence[tuple[RunRecord, int]]) -> Number:
     """As many for each changed row as in the latest refreshes."""
     if changes is None:
         return Number(None, "how many rows will have changed is not known")

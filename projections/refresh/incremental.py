@@ -48,7 +48,7 @@ from tailrace.projections.generations.step_files import KeySubset
 from tailrace.projections.refresh.plan import Cause
 from tailrace.projections.refresh.restricted_inputs import Inputs
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.errors import explained
+from tailrace.projections.spark.errors import translate_errors
 
 _SAMPLES_MAX = 3
 _CHANGES_MAX = 2_000_000
@@ -254,14 +254,14 @@ def restricted_result(
     """
     ctx, projection, generation = step.ctx, step.projection, step.generation
     whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, lineage.unknown)
-    with explained(projection, "reading its inputs"):
+    with translate_errors(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, whole, ctx.parallelism)
         inputs |= {name: local_frame(ctx.spark, projection, name, table) for name, table in rows.items()}
     result = define(projection, inputs, step.cut.commit_ts)
     require_schema(projection, generation.schema, str(generation), result)
     count = sum(table.num_rows for table in rows.values())
     ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
-    with explained(projection, "computing its result"):
+    with translate_errors(projection, "computing its result"):
         found: pa.Table = result.toArrow()
     found = found.select(generation.schema.names).cast(generation.schema).combine_chunks()
     _refuse_outside(projection, lineage, affected, found)

@@ -11,7 +11,7 @@ from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.read_plan import require_changes
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection, Through
-from tailrace.projections.definition.order import in_order
+from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.refresh.apply import missing_steps
 from tailrace.projections.refresh.costs import Estimate, changes_between, estimate
@@ -40,7 +40,7 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
     found: list[PlannedRefresh] = []
     cut = ctx.store.cut()
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
-    for name in in_order(ctx.projections, chosen):
+    for name in refresh_order(ctx.projections, chosen):
         projection, live = ctx.projection(name), ctx.live(name)
         decided: Plan
         if live is None:

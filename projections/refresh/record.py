@@ -49,7 +49,7 @@ def record_failures(
                 from_epoch=last.to_epoch if last else None,
                 to_epoch=head.epoch if head else None,
                 kind=kind,
-                reason=_words(error),
+                reason=_error_text(error),
                 status="failed",
             )
             if kind == "verify" and isinstance(error, DifferenceFound):
@@ -61,7 +61,7 @@ def record_failures(
         raise
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """One line without values of rows, even where this process may show them: the catalog is read by others."""
     if disclosure.values_are_shown():
         return f"{type(error).__name__}; its text may show values of rows (--show-values) and is not kept"
@@ -84,7 +84,7 @@ def record_applied(
     if taken is None and not applied.steps and number in ctx.on_record.get(name, ()):
         return
     now = datetime.now(UTC)
-    for step, is_new in _not_on_record(ctx, generation, applied):
+    for step, is_new in _unrecorded_steps(ctx, generation, applied):
         if taken is not None and taken.run.to_epoch == step.to_epoch:
             record = _record_of_own(ctx, projection, started, now, taken)
         else:
@@ -118,7 +118,7 @@ def record_settled(ctx: ProjectionContext, generation: Generation, started: date
     )
 
 
-def _not_on_record(
+def _unrecorded_steps(
     ctx: ProjectionContext, generation: Generation, applied: Applied
 ) -> list[tuple[DerivedRun, bool]]:
     """The steps in the sink that are not on record, oldest first, and whether they were applied by this run."""

@@ -41,7 +41,7 @@ from tailrace.projections.refresh.record import record_applied, record_failures,
 from tailrace.projections.refresh.samples import samples_against
 from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.errors import unforeseen
+from tailrace.projections.spark.errors import unforeseen_error
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
 _STEPS_RETAINED = 20
@@ -49,7 +49,7 @@ _STEPS_RETAINED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RefreshOutcome:
     """What a refresh of one generation did. ``epoch`` is where its result is (None: it has none), ``reason`` says
     why something was done or not, ``error`` what stopped it. ``seconds`` is wall time. A computed step has a ``kind``,
     a full one a ``cause``, an incremental one the number of affected ``keys``."""
@@ -124,7 +124,7 @@ def plan_reachable(step: StepInput) -> tuple[Plan, Cut]:
 
 def refresh_generation(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
-) -> Outcome:
+) -> RefreshOutcome:
     """Apply what is pending, then bring the generation to ``cut``, or as far as the results that it reads go.
 
     Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
@@ -141,9 +141,9 @@ def refresh_generation(
             record_settled(ctx, generation, started, decided.reason)
         status: Status = "done" if pending.steps else "nothing"
         epoch = pending.fence.epoch if pending.fence else None
-        return Outcome(
+        return RefreshOutcome(
             generation.projection, generation.number, status, decided.reason, epoch,
-            pending.upserts, pending.deletes, _since(started),
+            pending.upserts, pending.deletes, _seconds_since(started),
         )  # fmt: skip
     failpoints.hit("refresh_planned")
     begun = datetime.now(UTC) if pending.steps else started
@@ -151,9 +151,9 @@ def refresh_generation(
     applied = apply(ctx, generation)
     record_applied(ctx, projection, generation, begun, applied, taken)
     _prune(ctx, generation, projection)
-    return Outcome(
+    return RefreshOutcome(
         generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
-        pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),
+        pending.upserts + applied.upserts, pending.deletes + applied.deletes, _seconds_since(started),
         taken.kind, taken.cause, taken.keys,
     )  # fmt: skip
 
@@ -178,7 +178,7 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
         ctx.store.storage.delete(path)
 
 
-def _since(started: datetime) -> float:
+def _seconds_since(started: datetime) -> float:
     return (datetime.now(UTC) - started).total_seconds()
 
 
@@ -198,13 +198,15 @@ def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
     ]
 
 
-def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen
     and left alone. An error is in the outcome, except Fenced, which ends this process."""
     return [_refresh_or_stop(ctx, generation, cut) for generation in followers(ctx, name)]
 
 
-def refresh_shown(ctx: ProjectionContext, live: Generation, shown: int | None, cut: Cut) -> list[Outcome]:
+def refresh_visible(
+    ctx: ProjectionContext, live: Generation, shown: int | None, cut: Cut
+) -> list[RefreshOutcome]:
     """Refresh the generation that readers still see in place of the live one, which is at ``cut`` already. Never beyond
     ``cut``: readers would go back in time when the live one is shown."""
     return [
@@ -214,7 +216,7 @@ def refresh_shown(ctx: ProjectionContext, live: Generation, shown: int | None, c
     ]
 
 
-def _refresh_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outcome:
+def _refresh_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> RefreshOutcome:
     name, number = generation.projection, generation.number
     frozen = mark_frozen(ctx, generation)
     if frozen is not None:
@@ -226,22 +228,24 @@ def _refresh_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -
         return stopped_outcome(ctx, name, number, error)
 
 
-def stopped_outcome(ctx: ProjectionContext, name: str, number: int | None, error: Exception) -> Outcome:
+def stopped_outcome(
+    ctx: ProjectionContext, name: str, number: int | None, error: Exception
+) -> RefreshOutcome:
     """The outcome of a refresh that an error stopped. Raises the error when it does not concern this projection alone:
     Fenced, which ends this process, and what ``unforeseen`` raises."""
     if isinstance(error, AlreadyRunning | IncompleteTopic):
-        return Outcome(name, number, "waiting", error.message, error=error)
+        return RefreshOutcome(name, number, "waiting", error.message, error=error)
     if isinstance(error, Fenced):
         raise error
     reported = (
         error
         if isinstance(error, TailraceError)
-        else unforeseen(ctx.projections[name], "being refreshed", error)
+        else unforeseen_error(ctx.projections[name], "being refreshed", error)
     )
-    return Outcome(name, number, "failed", reported.message, error=reported)
+    return RefreshOutcome(name, number, "failed", reported.message, error=reported)
 
 
-def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | None:
+def mark_frozen(ctx: ProjectionContext, generation: Generation) -> RefreshOutcome | None:
     """The outcome of a frozen generation, None for one that is not. The catalog records since when it is."""
     derived = ctx.store.derived
     name, number = generation.projection, generation.number
@@ -254,4 +258,4 @@ def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | Non
     if generation.frozen_at is None:
         derived.set_frozen(name, number, epoch)
     reason = f"{generation} is frozen at epoch {epoch}: {ctx.why_frozen(generation)}"
-    return Outcome(name, number, "frozen", reason, epoch)
+    return RefreshOutcome(name, number, "frozen", reason, epoch)

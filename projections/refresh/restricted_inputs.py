@@ -60,7 +60,7 @@ class Inputs:
         planned, names = self.plan_of(name), self._lineage.columns_of(name)
         if isinstance(planned, ResultInput):
             return self._result_rows_by_hash(planned, hashes).select(list(names))
-        if cells is not None and _hashed_alike(planned.target.key):
+        if cells is not None and _has_log_hashes(planned.target.key):
             known = KeySet.of([cells[column.name] for column in planned.target.key])
             return self._state(name, known.hashes, names, known.matches)
         return self._state(name, hashes, names)
@@ -83,7 +83,7 @@ class Inputs:
         if not len(wanted):
             return planned.schema.empty_table()
         key = planned.target.key
-        if tuple(column.name for column in key) == tuple(columns) and _hashed_alike(key):
+        if tuple(column.name for column in key) == tuple(columns) and _has_log_hashes(key):
             return self._state(name, wanted.hashes, names, wanted.matches)
         hashes = keys_with(self._store.storage, planned, columns, wanted.matches)
         rows = self._state(name, hashes, names)
@@ -180,6 +180,6 @@ class Inputs:
         return [rows[column] for column in columns]
 
 
-def _hashed_alike(key: Sequence[Column]) -> bool:
+def _has_log_hashes(key: Sequence[Column]) -> bool:
     """Whether the log has hashed the texts that a ``KeySet`` of these columns hashes."""
     return all(pa.types.is_integer(column.arrow) or pa.types.is_string(column.arrow) for column in key)

@@ -140,7 +140,7 @@ def _copy(task: BucketTask, receipt: BucketReceipt) -> BucketOutcome | None:
     return outcome
 
 
-def resumable(ctx: ProjectionContext, generation: Generation, paths: Collection[str]) -> set[str]:
+def resumable_files(ctx: ProjectionContext, generation: Generation, paths: Collection[str]) -> set[str]:
     """The files of a build that another attempt may take over: none that could hold what was erased since."""
     erased = _redactions(ctx, generation)
     found = receipts(ctx.store.storage, paths)

@@ -36,7 +36,7 @@ from tailrace.projections.refresh.plan import Cause, Full, Incremental
 from tailrace.projections.refresh.resume import Leftovers
 from tailrace.projections.refresh.samples import check_samples, proof_of
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.errors import explained
+from tailrace.projections.spark.errors import translate_errors
 
 _RECORDS_MAX = 500
 _NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
@@ -102,7 +102,7 @@ def take_step(
             task = replace(task, placement=replace(task.placement, without=frozenset(done)))
         computed = _compute(step, decided, last, task)
         if done:
-            computed = _add_taken_over(computed, done, len(task.placement.buckets))
+            computed = _add_resumed(computed, done, len(task.placement.buckets))
         seconds = None if done else ctx.clock() - began
         try:
             if step.results() != results:
@@ -170,7 +170,7 @@ def _objection(step: StepInput, last: DerivedRun) -> Objection:
     return objection
 
 
-def _add_taken_over(computed: ComputedStep, done: Mapping[int, BucketOutcome], buckets: int) -> ComputedStep:
+def _add_resumed(computed: ComputedStep, done: Mapping[int, BucketOutcome], buckets: int) -> ComputedStep:
     return replace(
         computed,
         outcomes=sorted([*computed.outcomes, *done.values()], key=lambda outcome: outcome.bucket),
@@ -229,7 +229,7 @@ def compute_at(
     ctx.report(f"reading for {projection.name}", 0, None, "")
     sources = ResultSources(results or {}, ctx.computed_inputs(generation.pin))
     reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=sources)
-    with explained(projection, "reading its inputs"):
+    with translate_errors(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     result = define(projection, inputs, step.cut.commit_ts)
     require_schema(projection, generation.schema, str(generation), result)

@@ -22,7 +22,7 @@ _LAST_DAY = 2_932_896
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
-def unsupported(schema: pa.Schema) -> list[str]:
+def unsupported_columns(schema: pa.Schema) -> list[str]:
     """A sentence for each column whose type some sink cannot hold exactly."""
     return [
         f"column {field.name!r} has type {field.type}: {_advice(field.type)}"

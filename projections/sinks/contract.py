@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tailrace.eventstore.errors import Fenced, OperatorError, TransientError, UsageError
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Fence
-from tailrace.projections.sinks.columns import unsupported
+from tailrace.projections.sinks.columns import unsupported_columns
 
 if TYPE_CHECKING:
     pass
@@ -194,7 +194,7 @@ def column_problems(target: Target) -> list[str]:
     ]
     if not target.key:
         problems.append("the projection has no key")
-    return problems + unsupported(target.schema)
+    return problems + unsupported_columns(target.schema)
 
 
 def raise_problems(target: Target, problems: Sequence[str], hint: str = "") -> None:

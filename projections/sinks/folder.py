@@ -64,25 +64,25 @@ class GenerationsFolder(ABC):
     @contextmanager
     def promotion_lock(self) -> Iterator[None]:
         """A lock: one promotion at a time on this machine. The kernel releases it when the process dies."""
-        with self.explained(), open(self.path / _LOCK, "ab") as lock:
+        with self.translate_errors(), open(self.path / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Errors of files as ours."""
         try:
             yield
         except OSError as error:
-            raise self.unusable(error.strerror or str(error)) from error
+            raise self.unusable_error(error.strerror or str(error)) from error
 
-    def unusable(self, why: str) -> OperatorError:
+    def unusable_error(self, why: str) -> OperatorError:
         return OperatorError(f"{self.text}: {why}", hint="check the folder, its owner and free space")
 
     def remove(self, generation: int) -> None:
         """Remove a generation. Its folder is renamed first: one that is half removed must not look like a
         generation."""
-        with self.explained():
+        with self.translate_errors():
             place = self.generation(generation)
             waste = place.with_name(f".dropped-g{generation}")
             shutil.rmtree(waste, ignore_errors=True)

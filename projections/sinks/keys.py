@@ -47,7 +47,7 @@ def typed_key(key: object, columns: Sequence[str], schema: pa.Schema, projection
     if any(cell is None for cell in cells):
         raise UsageError(f"a key of projection {projection!r} cannot be NULL", hint="give every value")
     return tuple(
-        _typed(cell, schema.field(name), projection) for cell, name in zip(cells, columns, strict=True)
+        _to_type(cell, schema.field(name), projection) for cell, name in zip(cells, columns, strict=True)
     )
 
 
@@ -57,7 +57,7 @@ def key_name(key: object, columns: Sequence[str], schema: pa.Schema, projection:
     return keys.hash_texts(texts), join_key(texts)
 
 
-def _typed(cell: object, column: pa.Field, projection: str) -> object:
+def _to_type(cell: object, column: pa.Field, projection: str) -> object:
     kind = column.type
     words, classes = next((words, classes) for is_it, words, classes in _GIVEN if is_it(kind))
     try:
@@ -65,7 +65,7 @@ def _typed(cell: object, column: pa.Field, projection: str) -> object:
             # In UTC first: a moment of an hour that a time zone has twice equals none of another zone (PEP 495).
             wanted = in_utc(cell)
             typed = pa.scalar(wanted, kind).as_py()
-            if _same(in_utc(typed), wanted):
+            if _is_same(in_utc(typed), wanted):
                 return typed
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass
@@ -87,6 +87,6 @@ def _is_one_of(cell: object, classes: tuple[type, ...], kind: pa.DataType) -> bo
             return isinstance(cell, classes)
 
 
-def _same(typed: Any, given: Any) -> bool:
+def _is_same(typed: Any, given: Any) -> bool:
     """Whether nothing was lost; NaN is itself."""
     return bool(typed == given or (typed != typed and given != given))

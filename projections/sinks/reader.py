@@ -144,7 +144,7 @@ def cannot_search(projection: str, instead: str) -> UsageError:
     return UsageError(f"the sink of projection {projection!r} cannot be searched", hint=instead)
 
 
-def nothing_live(projection: str) -> OperatorError:
+def nothing_live_error(projection: str) -> OperatorError:
     return OperatorError(
         f"no generation of projection {projection!r} is live in the sink that is read",
         hint=f"tailrace rebuild {projection}; if it is live, read with its store's name and its definition's sink",

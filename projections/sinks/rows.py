@@ -52,13 +52,13 @@ def json_cells(column: pa.Array) -> tuple[str, pa.Array, str]:
     if pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind):
         return "", texts.fill_null("null"), ""
     if is_text(kind) or is_bytes(kind):
-        texts = _escaped(texts)
+        texts = _escape(texts)
     if not texts.null_count:
         return '"', texts, '"'
     return "", join_pieces('"', texts, '"').fill_null("null"), ""
 
 
-def _escaped(texts: pa.StringArray) -> pa.StringArray:
+def _escape(texts: pa.StringArray) -> pa.StringArray:
     """Texts as they are written between the quotes of JSON."""
     signs = content(texts)
     if (signs < ord(" ")).any():
@@ -82,17 +82,17 @@ def content(cells: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 def join_pieces(*pieces: str | pa.Array) -> pa.StringArray:
     """The pieces of each row one after the other; null where one of them is."""
-    return pc.binary_join_element_wise(*_merged(pieces, str), "")
+    return pc.binary_join_element_wise(*_merge_constants(pieces, str), "")
 
 
 def join_bytes(*pieces: bytes | pa.BinaryArray) -> pa.BinaryArray:
     """``join_pieces`` for bytes."""
-    together = _merged(pieces, bytes)
+    together = _merge_constants(pieces, bytes)
     scalars = (pa.scalar(each, pa.binary()) if isinstance(each, bytes) else each for each in together)
     return pc.binary_join_element_wise(*scalars, pa.scalar(b"", pa.binary()))
 
 
-def _merged(pieces: Iterable[Any], constant: type[str] | type[bytes]) -> list[Any]:
+def _merge_constants(pieces: Iterable[Any], constant: type[str] | type[bytes]) -> list[Any]:
     """The pieces, with neighbouring constants joined: each call of Arrow takes time."""
     found: list[Any] = []
     for piece in pieces:

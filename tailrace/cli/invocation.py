@@ -79,7 +79,7 @@ class Invocation:
                 )
             name = next(iter(sources))
         if name not in sources:
-            raise unknown(
+            raise unknown_name(
                 "source", name, sources, f"it must be a table [sources.{name}] in {self.configuration.path}"
             )
         return name, sources[name]
@@ -112,7 +112,7 @@ def invocation_of(context: typer.Context) -> Invocation:
     return invocation
 
 
-def unknown(kind: str, name: str, known: Iterable[str], otherwise: str) -> UsageError:
+def unknown_name(kind: str, name: str, known: Iterable[str], otherwise: str) -> UsageError:
     """An error for a name that does not exist, with the nearest that does."""
     import difflib
 

@@ -29,7 +29,7 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def restored() -> Iterator[None]:
+def restore_handlers() -> Iterator[None]:
     """Afterwards the log of this process goes where it went before: a command may run inside of another program."""
     loggers = [logging.getLogger(name) for name in (NAME, "py4j", None)]
     before = [(each.handlers, each.propagate, each.level) for each in loggers]

@@ -19,9 +19,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command (default: that of this process), report its errors, return the exit code."""
     ordered = hoist_global_options(sys.argv[1:] if arguments is None else arguments)
     output = Output(json="--json" in ordered)
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _terminate)
     edge = Edge(output, verbose="--verbose" in ordered)
-    with log_handler.restored(), show_values("--show-values" in ordered), edge:
+    with log_handler.restore_handlers(), show_values("--show-values" in ordered), edge:
         from tailrace.cli.app import app
 
         code = app(args=ordered, prog_name="tailrace", standalone_mode=False)
@@ -32,6 +32,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return edge.code
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _terminate(number: int, frame: FrameType | None) -> None:
     """Leave through every ``finally``: embedded servers, Spark and temporary folders go with us."""
     raise SystemExit(128 + number)

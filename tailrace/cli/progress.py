@@ -48,7 +48,7 @@ class StepProgress:
 
     def facts(self) -> dict[str, object]:
         """The fields of a JSON line."""
-        rounded = {"per_second": _rounded(self.per_second), "seconds_left": _rounded(self.seconds_left)}
+        rounded = {"per_second": _round(self.per_second), "seconds_left": _round(self.seconds_left)}
         return {"step": self.step, "done": self.done, "total": self.total, "unit": self.unit, **rounded}
 
 
@@ -79,5 +79,5 @@ class Reporter:
         self.progress.say(f"{text}{reached.pace(shown)}", **reached.facts(), **facts)
 
 
-def _rounded(number: float | None) -> float | None:
+def _round(number: float | None) -> float | None:
     return None if number is None else round(number, 3)

@@ -36,35 +36,31 @@ def _line(item: Any) -> str:
     context = item.get("ctx", {})
     match item["type"]:
         case "extra_forbidden":
-            allowed = _allowed(location[:-1])
+            allowed = _allowed_keys(location[:-1])
             guess = did_you_mean(location[-1], allowed)
             known = guess or f"allowed here: {', '.join(allowed)}"
-            return f"{dotted(location)}: unknown key; {known}"
+            return f"{to_dotted(location)}: unknown key; {known}"
         case "missing":
-            return f"{dotted(location)}: is required"
+            return f"{to_dotted(location)}: is required"
         case "string_pattern_mismatch" if location[-1] == "[key]":
-            return f"{dotted(location[:-1])}: {_NAME_RULE}"
+            return f"{to_dotted(location[:-1])}: {_NAME_RULE}"
         case "string_pattern_mismatch":
-            return f"{dotted(location)}: {_NAME_RULE} (got {_shown(location, item['input'])})"
+            return f"{to_dotted(location)}: {_NAME_RULE} (got {_display(location, item['input'])})"
         case "literal_error":
-            return (
-                f"{dotted(location)}: must be {context['expected']} (got {_shown(location, item['input'])})"
-            )
+            return f"{to_dotted(location)}: must be {context['expected']} (got {_display(location, item['input'])})"
         case "greater_than_equal":
-            return f"{dotted(location)}: must be at least {context['ge']} (got {_shown(location, item['input'])})"
+            return f"{to_dotted(location)}: must be at least {context['ge']} (got {_display(location, item['input'])})"
         case "less_than_equal":
-            return (
-                f"{dotted(location)}: must be at most {context['le']} (got {_shown(location, item['input'])})"
-            )
+            return f"{to_dotted(location)}: must be at most {context['le']} (got {_display(location, item['input'])})"
         case "greater_than":
-            return f"{dotted(location)}: must be more than {context['gt']} (got {_shown(location, item['input'])})"
+            return f"{to_dotted(location)}: must be more than {context['gt']} (got {_display(location, item['input'])})"
         case "value_error" if isinstance(item["input"], dict):
-            return f"{dotted(location)}: {context['error']}"
+            return f"{to_dotted(location)}: {context['error']}"
         case "value_error":
-            return f"{dotted(location)}: {context['error']} (got {_shown(location, item['input'])})"
+            return f"{to_dotted(location)}: {context['error']} (got {_display(location, item['input'])})"
         case _:
             said = item["msg"].removeprefix("Input ")
-            return f"{dotted(location)}: {said} (got {_shown(location, item['input'])})"
+            return f"{to_dotted(location)}: {said} (got {_display(location, item['input'])})"
 
 
 _NAME_RULE = "a name is 1 to 31 of a-z, 0-9 and _, and starts with a letter"
@@ -73,7 +69,7 @@ _SECRET_KEYS = frozenset(
 )  # settings.py: SecretStr, and a catalog URL with its password
 
 
-def _shown(location: Keys, value: Any) -> str:
+def _display(location: Keys, value: Any) -> str:
     """The value for a message; anything that may hold a secret by its kind only."""
     if _SECRET_KEYS & set(location) or (
         isinstance(value, str) and re.search("[@=]" if "columns" in location else "[:@=]", value)
@@ -82,16 +78,16 @@ def _shown(location: Keys, value: Any) -> str:
     return f"a {type(value).__name__}" if isinstance(value, dict | list) else repr(value)
 
 
-def _allowed(location: Keys) -> list[str]:
+def _allowed_keys(location: Keys) -> list[str]:
     """The keys allowed in the table at ``location``."""
     model: Any = Settings
     for part in location:
-        model = _below(model, part)
+        model = _type_of_key(model, part)
     allowed = list(model.model_fields) if _is_model(model) else []
     return [*allowed, "env"] if model is Settings else allowed
 
 
-def _below(annotation: Any, part: str) -> Any:
+def _type_of_key(annotation: Any, part: str) -> Any:
     if _is_model(annotation):
         field = annotation.model_fields.get(part)
         return field.annotation if field else None
@@ -109,5 +105,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-def dotted(keys: Keys) -> str:
+def to_dotted(keys: Keys) -> str:
     return ".".join(key if re.fullmatch(r"[A-Za-z0-9_\-\[\]]+", key) else f'"{key}"' for key in keys)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailrace.config.errors import Keys, dotted
+from tailrace.config.errors import Keys, to_dotted
 from tailrace.eventstore.errors import UsageError
 
 SECRET_FILE_BYTES_MAX = 64 * 1024  # a secret is a line; a larger file is the wrong one
@@ -85,7 +85,7 @@ class Expansion:
             ) from None
 
     def _error(self, at: Keys, problem: str, hint: str) -> UsageError:
-        return UsageError(f"{self.file}: {dotted(at)}: {problem}", hint=hint)
+        return UsageError(f"{self.file}: {to_dotted(at)}: {problem}", hint=hint)
 
 
 def variables_in(value: Any) -> Iterable[str]:

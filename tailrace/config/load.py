@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from tailrace.config.errors import Keys, did_you_mean, dotted, file_error, settings_error
+from tailrace.config.errors import Keys, did_you_mean, file_error, settings_error, to_dotted
 from tailrace.config.expand import REFERENCE, Expansion, variables_in
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.settings import SINK_ADDRESS, Settings, SinkSettings, StoreSettings
@@ -66,7 +66,7 @@ def load_configuration(path: Path | None = None, env: str | None = None) -> Conf
     settings = settings.model_copy(update={"store": store})
     _check_addresses(file, settings)
     _require_hidden_keys(file, overlaid)
-    inline = [dotted(keys) for keys in _inline_passwords(overlaid)]
+    inline = [to_dotted(keys) for keys in _inline_passwords(overlaid)]
     if inline and settings.protected:
         raise UsageError(
             f"{file}: {', '.join(inline)}: a password is written in the file of a protected environment",
@@ -144,15 +144,15 @@ def _overlay(file: Path, document: Mapping[str, Any], env: str | None) -> dict[s
             f"{file} has no environment {env!r} (defined: {known})",
             hint=did_you_mean(env, overlays) or f"add a table [env.{env}], or choose another with --env",
         )
-    return _merged(base, overlays[env])
+    return _merge(base, overlays[env])
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Tables are merged key by key; any other value, lists too, is replaced."""
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
-        result[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        result[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return result
 
 
@@ -233,7 +233,7 @@ def _require_hidden_keys(file: Path, overlaid: Mapping[str, Any]) -> None:
         key = source.get("hash_key") if isinstance(source, dict) else None
         if isinstance(key, str) and REFERENCE.sub(lambda match: (match[2] or "").partition(":-")[2], key):
             raise UsageError(
-                f"{file}: {dotted(('sources', name, 'hash_key'))}: the key is written in the file",
+                f"{file}: {to_dotted(('sources', name, 'hash_key'))}: the key is written in the file",
                 hint="take it from the environment or a file: ${SHOP_HASH_KEY} or ${file:/run/secrets/shop_hash_key}",
             )
 

@@ -67,7 +67,7 @@ def run_demo(output: Output, *, keep: bool) -> None:
         story.prepare_and_load()
         stack.enter_context(story.store)
         story.under_load()
-        story.killed()
+        story.kill_capture()
         moment = story.remember()
         story.build()
         story.refresh_under_writes()
@@ -110,7 +110,7 @@ class Story:
         started = time.monotonic()
         self._capture = self.place.start_capture()
         self.store = Store.open(self.place.settings().store)
-        self._until(lambda: self._loaded(), "the first load")
+        self._wait_until(lambda: self._is_loaded(), "the first load")
         head = self.store.head()
         assert head is not None
         seconds = time.monotonic() - started
@@ -140,7 +140,7 @@ class Story:
             f" worst of {PROBES} {delays[-1] * 1000:.0f} ms"
         )
 
-    def killed(self) -> None:
+    def kill_capture(self) -> None:
         screen = self.screen
         screen.step(
             "Capture is killed with -9 and started again",
@@ -155,7 +155,7 @@ class Story:
         target = self._server_lsn()
         started = time.monotonic()
         self._capture = self.place.start_capture()
-        self._until(lambda: self._through() >= target, "the resumed capture")
+        self._wait_until(lambda: self._through_lsn() >= target, "the resumed capture")
         after = self.store.source(SOURCE)
         assert before is not None and after is not None
         screen.figure(
@@ -168,7 +168,7 @@ class Story:
 
     def remember(self) -> Moment:
         """The totals by the database's own arithmetic, at a moment when no transaction runs."""
-        with self.workload.paused():
+        with self.workload.pause():
             return source_moment(self.place.source)
 
     # projections
@@ -207,7 +207,7 @@ class Story:
         )
         wait_for(self.workload, WHILE_DEAD, WAIT_SECONDS)
         self._catch_up()
-        for outcome in self._refreshed():
+        for outcome in self._refresh():
             rows = f"{count(outcome.upserts, 'upsert')}, {count(outcome.deletes, 'delete')}"
             screen.figure(f"{outcome.projection}: {rows} to epoch {outcome.epoch:,}, {outcome.seconds:.1f} s")
 
@@ -319,9 +319,9 @@ class Story:
             raise OperatorError(
                 f"the demo's workload failed: {workload.error}", hint="this is a bug: please report it"
             )
-        with workload.paused() if keep else _stopped(workload):
+        with workload.pause() if keep else _stopped(workload):
             self._catch_up()
-            outcomes = self._refreshed()
+            outcomes = self._refresh()
             expected = source_moment(self.place.source).totals
             found = live_totals(self.place.mart)
         slowest = max((outcome.seconds for outcome in outcomes), default=0.0)
@@ -333,15 +333,15 @@ class Story:
 
     # helpers
 
-    def _loaded(self) -> bool:
+    def _is_loaded(self) -> bool:
         state = self.store.source(SOURCE)
         return state is not None and state.loaded
 
-    def _through(self) -> int:
+    def _through_lsn(self) -> int:
         state = self.store.source(SOURCE)
         return state.through_lsn if state else 0
 
-    def _until(self, condition: Any, what: str) -> None:
+    def _wait_until(self, condition: Any, what: str) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
             assert self._capture is not None
@@ -369,14 +369,14 @@ class Story:
             connection.execute("UPDATE customers SET city = city WHERE id = 1")
             committed = time.monotonic()
             target = flush_lsn(connection)
-        self._until(lambda: self._through() >= target, "a single change")
+        self._wait_until(lambda: self._through_lsn() >= target, "a single change")
         return time.monotonic() - committed
 
     def _catch_up(self) -> None:
         target = self._server_lsn()
-        self._until(lambda: self._through() >= target, "catching up")
+        self._wait_until(lambda: self._through_lsn() >= target, "catching up")
 
-    def _refreshed(self) -> list[RefreshOutcome]:
+    def _refresh(self) -> list[RefreshOutcome]:
         outcomes = refresh(self.context, list(self.context.projections))
         errors: list[TailraceError] = [outcome.error for outcome in outcomes if outcome.error is not None]
         if errors:

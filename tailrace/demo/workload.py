@@ -80,7 +80,7 @@ class Workload:
         return self.committed.total()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """No transaction runs inside."""
         with self._turn:
             yield

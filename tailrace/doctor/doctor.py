@@ -272,7 +272,7 @@ def _check_postgres(subject: str, sink: SinkSettings) -> Iterator[Check]:
     )
     try:
         place = PostgresPlace(subject, sink.dsn.get_secret_value())
-        with place.explained(), place.connect() as connection:
+        with place.translate_errors(), place.connect() as connection:
             row = connection.execute(query).fetchone()
     except TailraceError as error:
         yield failed_check(subject, error)

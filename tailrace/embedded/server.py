@@ -62,7 +62,7 @@ class EmbeddedServer(ABC):
     @property
     def pid(self) -> int:
         """Process id of the server, which may have ended."""
-        return self._started().pid
+        return self._start_process().pid
 
     @property
     def running(self) -> bool:
@@ -103,14 +103,14 @@ class EmbeddedServer(ABC):
         ``fast`` ends connections and brings the data to a clean end, ``immediate`` ends as a crash would.
         """
         if self.running:
-            process = self._started()
+            process = self._start_process()
             self._send_stop(process, mode)
             process.wait(STOP_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL the server and all its children at one moment; they are gone when this returns."""
         if self.running:
-            self._started().kill()
+            self._start_process().kill()
 
     def restart(self, mode: StopMode = "fast") -> None:
         self.stop(mode)
@@ -147,7 +147,7 @@ class EmbeddedServer(ABC):
             process.kill()
         return process.poll() is None
 
-    def _started(self) -> ServerProcess:
+    def _start_process(self) -> ServerProcess:
         if self._process is None:
             raise OperatorError(
                 f"the embedded {self.title} server has not been started", hint="start() it first"

@@ -89,13 +89,13 @@ _OF_RUNGS: Sequence[tuple[str, str, Callable[[Rung], float]]] = (
 )  # fmt: skip
 
 
-def _shown(standing: ProjectionProgress) -> float | None:
+def _shown_generations(standing: ProjectionProgress) -> float | None:
     if standing.problem:
         return None
     return standing.unshown.shown or 0 if standing.unshown else standing.generation.number
 
 
-def _different(verified: RunRecord) -> int:
+def _differing_rows(verified: RunRecord) -> int:
     """At least 1 when rows could not be compared, which are not counted."""
     return max(verified.rows_upserted + verified.rows_deleted, int(verified.status == "different"))
 
@@ -106,7 +106,7 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[ProjectionProgress], float | N
     ("tailrace_projection_generation", "Number of the live generation.", lambda it: it.generation.number),
     (
         "tailrace_projection_shown_generation", "Number of the generation that readers see.",
-        _shown,
+        _shown_generations,
     ),
     (
         "tailrace_projection_generation_created_timestamp_seconds", "When the build of the live generation began.",
@@ -126,12 +126,12 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[ProjectionProgress], float | N
     ),
     (
         "tailrace_projection_verified_different_rows", "Rows by which it differed from the log.",
-        lambda it: _different(it.verified) if it.verified else None,
+        lambda it: _differing_rows(it.verified) if it.verified else None,
     ),
 )  # fmt: skip
 
 
-def _failing(of: Sequence[ProjectionProgress | Unbuilt]) -> GaugeMetricFamily:
+def _failing_metric(of: Sequence[ProjectionProgress | Unbuilt]) -> GaugeMetricFamily:
     """Failures of live projections, and of those whose first build has not succeeded yet."""
     from prometheus_client.core import GaugeMetricFamily
 
@@ -166,7 +166,7 @@ class ProjectionCollector:
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
         now = datetime.now(UTC)
         found = list(measure_progress(self._ctx, now, self._looks))
-        yield _failing([*found, *unbuilt_projections(self._ctx.store, now)])
+        yield _failing_metric([*found, *unbuilt_projections(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])
             for standing in found:

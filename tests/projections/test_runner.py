@@ -83,7 +83,7 @@ def test_the_furthest_behind_goes_first_and_none_starves(
     longest, fewest = max(durations), min(measure.values())
     for duration in durations:
         log.committed.append(now)
-        schedule.grew(log.head, lambda epoch, at=now: log.age(at, epoch), now)  # type: ignore[misc]
+        schedule.note_growth(log.head, lambda epoch, at=now: log.age(at, epoch), now)  # type: ignore[misc]
         chosen = schedule.next(now)
         if chosen is None:
             now += min(schedule.wait(now), 1.0) + 1e-6
@@ -98,48 +98,48 @@ def test_the_furthest_behind_goes_first_and_none_starves(
             assert behind[chosen] <= max(patience[chosen], worst) + (len(declared) + 1) * longest + 1
         lacks[chosen] = log.head
         now += duration
-        schedule.refreshed(chosen, lacks[chosen], now)
+        schedule.note_refreshed(chosen, lacks[chosen], now)
 
 
 def test_what_declares_its_freshness_waits_for_half_of_it_and_what_does_not_for_nothing() -> None:
     schedule = Schedule({"slow": 600.0, "quick": None}, interval=1.0)
     assert [schedule.next(0.0), schedule.next(0.0)] == ["slow", "slow"], "until it is said to be refreshed"
     for name in ("slow", "quick"):
-        schedule.refreshed(name, 1, 0.0)
+        schedule.note_refreshed(name, 1, 0.0)
     assert schedule.next(0.5) is None and schedule.wait(0.5) == 0.5
-    schedule.grew(2, lambda epoch: 0.0, 0.5)
+    schedule.note_growth(2, lambda epoch: 0.0, 0.5)
     assert schedule.next(0.5) == "quick"
-    schedule.refreshed("quick", 2, 0.6)
+    schedule.note_refreshed("quick", 2, 0.6)
     assert schedule.next(0.7) is None
     assert schedule.next(300.4) == "quick", "looked at again: others roll back and mend"
-    schedule.refreshed("quick", 2, 300.4)
+    schedule.note_refreshed("quick", 2, 300.4)
     assert schedule.next(300.5) == "slow"
 
 
 def test_what_was_committed_long_ago_is_due_at_once_after_a_start() -> None:
     schedule = Schedule({"slow": 600.0}, interval=1.0)
-    schedule.refreshed("slow", 1, 0.0)
-    schedule.grew(2, lambda epoch: 1000.0, 0.1)
+    schedule.note_refreshed("slow", 1, 0.0)
+    schedule.note_growth(2, lambda epoch: 1000.0, 0.1)
     assert schedule.next(0.1) == "slow"
 
 
 def test_what_fails_is_tried_ever_more_rarely_and_slows_nobody() -> None:
     schedule, log = Schedule({"bad": 1.0, "good": 3600.0}, interval=1.0), Log()
-    schedule.refreshed("good", 1, 0.0)
+    schedule.note_refreshed("good", 1, 0.0)
     tries: list[float] = []
     now = 0.0
     while now < 200:
         log.committed.append(now)
-        schedule.grew(log.head, lambda epoch: 0.0, now)
+        schedule.note_growth(log.head, lambda epoch: 0.0, now)
         if schedule.next(now) == "bad":
             tries.append(now)
-            schedule.failed("bad", now)
+            schedule.note_failed("bad", now)
         assert schedule.next(now) != "bad"
         now += 0.5
     gaps = [later - earlier for earlier, later in pairwise(tries)]
     assert gaps[:4] == [2, 4, 8, 16] and set(gaps[4:]) == {LONGEST_WAIT}
-    schedule.refreshed("bad", log.head, now)
-    schedule.grew(log.head + 1, lambda epoch: 0.0, now)
+    schedule.note_refreshed("bad", log.head, now)
+    schedule.note_growth(log.head + 1, lambda epoch: 0.0, now)
     assert schedule.next(now + 0.5) == "bad", "mended: as any other"
 
 

@@ -15,7 +15,7 @@ import yaml
 import tailrace
 from tailrace.cli import main
 from tailrace.projections.spark import versions
-from tailrace.projections.spark.versions import Versions, differing
+from tailrace.projections.spark.versions import Versions, version_differences
 
 CONFIGURATION = """
 [store]
@@ -165,7 +165,7 @@ def test_the_application_for_kubernetes_is_what_its_operator_reads(printed: Any)
     assert (spec["type"], spec["mode"], spec["image"]) == ("Python", "cluster", "acme/tailrace:7")
     assert spec["mainApplicationFile"] == "local:///app/lib/tailrace/__main__.py"
     assert spec["arguments"] == ["--config", "/app/tailrace.toml", "run", "--once"]
-    assert spec["sparkVersion"] == versions.here().pyspark
+    assert spec["sparkVersion"] == versions.process_versions().pyspark
     assert spec["restartPolicy"] == {"type": "Never"}, "what creates it looks at why it ended"
     secrets = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in spec["driver"]["env"]}
     assert secrets == {name: {"name": "tailrace", "key": name} for name in ("CATALOG_DSN", "MART_DSN")}
@@ -189,11 +189,11 @@ def test_what_cannot_run_as_a_job_is_refused(printed: Any, tmp_path: Path) -> No
 
 def test_versions_that_do_not_go_together_are_told() -> None:
     mine = Versions("4.3.0", "0.1.0")
-    assert differing(mine, "4.3.1", [mine, mine]) == []
-    assert differing(mine, "4.3.0", [Versions("4.3.0", None)]) == [], "modules that were sent along"
-    (spark,) = differing(mine, "4.2.0", [])
+    assert version_differences(mine, "4.3.1", [mine, mine]) == []
+    assert version_differences(mine, "4.3.0", [Versions("4.3.0", None)]) == [], "modules that were sent along"
+    (spark,) = version_differences(mine, "4.2.0", [])
     assert spark.startswith("Spark is 4.2.0, but this driver's pyspark is 4.3.0: pip install pyspark==4.2.0")
-    told = differing(mine, "4.3.0", [mine, Versions("4.2.1", "0.2.0"), Versions("4.3.0", "")])
+    told = version_differences(mine, "4.3.0", [mine, Versions("4.2.1", "0.2.0"), Versions("4.3.0", "")])
     assert told == [
         "executors run pyspark 4.2.1, this driver 4.3.0: use one image, or one Spark, for both",
         "executors run tailrace 0.2.0, this driver 0.1.0: install one version on both",

@@ -125,20 +125,20 @@ class ClassWalk:
         if isinstance(query, exp.Subquery):
             return self.query(query.this, known)
         if isinstance(query, exp.SetOperation):
-            return self._united(self.query(query.left, known), self.query(query.right, known))
+            return self._unite(self.query(query.left, known), self.query(query.right, known))
         if isinstance(query, exp.Select):
             return self._select(query, known)
         raise NotDerived(f"it has a {query.key}, which is not followed")
 
-    def _united(self, left: QueryOutput, right: QueryOutput) -> QueryOutput:
+    def _unite(self, left: QueryOutput, right: QueryOutput) -> QueryOutput:
         """A column of a set operation is, in each place, that of both sides."""
         if left.columns and right.columns and not left.stars and not right.stars:
             pairs = zip(left.columns, right.columns, strict=False)
-            columns = [(name, self._same(ours, theirs)) for (name, ours), (_, theirs) in pairs]
+            columns = [(name, self._common_places(ours, theirs)) for (name, ours), (_, theirs) in pairs]
             return QueryOutput(columns)
-        return _United(self._same, left, right)
+        return _United(self._common_places, left, right)
 
-    def _same(self, ours: frozenset[Place], theirs: frozenset[Place]) -> frozenset[Place]:
+    def _common_places(self, ours: frozenset[Place], theirs: frozenset[Place]) -> frozenset[Place]:
         """The value of either: places of one class, for the key's purposes. Nothing when one of them is computed."""
         if not ours or not theirs:
             return frozenset()
@@ -167,8 +167,8 @@ class ClassWalk:
         for condition in [*conditions, where.this if where else None]:
             self._conditions(condition, scope)
         self._look_into_subqueries(select, tables)
-        output = self._projected(select, scope)
-        self._grouped(select, scope, output)
+        output = self._project(select, scope)
+        self._note_groups(select, scope, output)
         return output
 
     def _add(self, sources: dict[str, QueryOutput], source: exp.Expr, tables: _Tables) -> str:
@@ -184,16 +184,16 @@ class ClassWalk:
             name = source.name.lower()
             if name in tables:
                 defined, seen = tables[name]
-                return _renamed(self.query(defined.this, seen), defined)
+                return _rename(self.query(defined.this, seen), defined)
             if name in self.names:
-                return self._reading(self.names[name])
+                return self._read_input(self.names[name])
         if isinstance(source, exp.Subquery):
-            return _renamed(self.query(source, tables), source)
+            return _rename(self.query(source, tables), source)
         alias = source.args.get("alias")
         columns = alias.columns if isinstance(alias, exp.TableAlias) else []
         return QueryOutput([(column.name.lower(), frozenset()) for column in columns], is_open=not columns)
 
-    def _reading(self, name: str) -> QueryOutput:
+    def _read_input(self, name: str) -> QueryOutput:
         if len(self.readings) == _READINGS_MAX:
             raise NotDerived(f"it reads its inputs in more than {_READINGS_MAX} places")
         self.readings.append(name)
@@ -246,7 +246,7 @@ class ClassWalk:
             for inner in _queries_in(place):
                 self.query(inner, tables)
 
-    def _grouped(self, select: exp.Select, scope: _Scope, output: QueryOutput) -> None:
+    def _note_groups(self, select: exp.Select, scope: _Scope, output: QueryOutput) -> None:
         """Note what the query groups by, and what its windows are partitioned by."""
         group = select.args.get("group")
         if group is not None:
@@ -266,11 +266,11 @@ class ClassWalk:
         named = isinstance(expression, exp.Column) and not expression.table
         return found if found or not named else output.places(expression.name.lower())
 
-    def _projected(self, select: exp.Select, scope: _Scope) -> QueryOutput:
+    def _project(self, select: exp.Select, scope: _Scope) -> QueryOutput:
         output = QueryOutput()
         for each in select.expressions:
             if isinstance(each.this if isinstance(each, exp.Column) else each, exp.Star):
-                output.stars += scope.starred(each)
+                output.stars += scope.star_outputs(each)
             else:
                 output.columns.append((each.alias_or_name.lower(), self._value(each, scope)))
         return output
@@ -318,16 +318,16 @@ class _Scope:
             return frozenset()
         if len(parts) == 1:
             return output.places(parts[0])
-        return self._of_key(output, parts)
+        return self._key_column(output, parts)
 
-    def _of_key(self, output: QueryOutput, parts: Sequence[str]) -> frozenset[Place]:
+    def _key_column(self, output: QueryOutput, parts: Sequence[str]) -> frozenset[Place]:
         """``key.id`` of changes: their lineage names the columns inside the key."""
         if output.reading is None or len(parts) != 2 or parts[0] != "key":
             return frozenset()
         source = self.walk.inputs[self.walk.readings[output.reading]]
         return frozenset({(output.reading, parts[1])}) if isinstance(source, Changes) else frozenset()
 
-    def starred(self, star: exp.Expr) -> list[QueryOutput]:
+    def star_outputs(self, star: exp.Expr) -> list[QueryOutput]:
         """The outputs that ``*`` or ``t.*`` passes on. Nothing is certain about those with EXCEPT and the like."""
         inner = star.this if isinstance(star, exp.Column) else star
         if any(inner.args.values()):
@@ -336,9 +336,9 @@ class _Scope:
             found = self.sources.get(star.table.lower())
             return [found] if found else [QueryOutput(is_open=True)]
         columns = [(name, places) for name, places in self.merged.items()]
-        return [QueryOutput(columns), *self._without_merged()] if columns else list(self.sources.values())
+        return [QueryOutput(columns), *self._unmerged_outputs()] if columns else list(self.sources.values())
 
-    def _without_merged(self) -> Iterator[QueryOutput]:
+    def _unmerged_outputs(self) -> Iterator[QueryOutput]:
         for output in self.sources.values():
             if output.columns or output.stars:
                 yield QueryOutput(
@@ -348,7 +348,7 @@ class _Scope:
                 yield output
 
 
-def _renamed(output: QueryOutput, source: exp.Expr) -> QueryOutput:
+def _rename(output: QueryOutput, source: exp.Expr) -> QueryOutput:
     """With the names that ``AS t(a, b)`` gives."""
     alias = source.args.get("alias")
     names = [column.name.lower() for column in alias.columns] if isinstance(alias, exp.TableAlias) else []

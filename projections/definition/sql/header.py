@@ -150,9 +150,9 @@ class HeaderReader:
             self._find(f"its header is no TOML: {_PLACE.sub('', str(error))}", _MORE, line)
             return None, body
         self._lines = dict(_lines(toml, first))
-        return self._understood(values, first), body
+        return self._check_form(values, first), body
 
-    def _understood(self, values: Mapping[str, Any], first: int) -> Header | None:
+    def _check_form(self, values: Mapping[str, Any], first: int) -> Header | None:
         sink = self._sink(values.get("sink"), first)
         try:
             header = _HeaderForm.model_validate(dict(values))
@@ -240,7 +240,7 @@ class HeaderReader:
 
     def _find_unknown(self, sink: Mapping[str, Any], known: Sequence[str], first: int) -> None:
         for option in sorted(sink.keys() - {"kind", *known}):
-            self._find(*_unknown(f"sink.{option}", option, known), self._line(("sink", option), first))
+            self._find(*_unknown_name(f"sink.{option}", option, known), self._line(("sink", option), first))
 
     def _find(self, what: str, hint: str, line: int) -> None:
         self.findings.append(DefinitionFinding("fail", what, hint, f"{self.file}:{line}"))
@@ -261,25 +261,25 @@ def _problems(
     seen: set[tuple[str, ...]] = set()
     for problem in error.errors():
         absent = problem["type"] in ("missing", "extra_forbidden")
-        path = _written([str(part) for part in problem["loc"]], values, absent=absent)
+        path = _header_keys([str(part) for part in problem["loc"]], values, absent=absent)
         if path in seen:
             continue
         seen.add(path)
         name = ".".join(path)
         if problem["type"] == "extra_forbidden":
             inside = _InputForm if path[0] == "inputs" else _HeaderForm
-            yield *_unknown(name, path[-1], inside.model_fields), path
+            yield *_unknown_name(name, path[-1], inside.model_fields), path
         elif absent:
             yield f"{name} is missing", "add it", path
         else:
-            yield f"{name}: {_lowered(problem['msg'])}", _MORE, path
+            yield f"{name}: {_lower_first(problem['msg'])}", _MORE, path
 
 
-def _unknown(name: str, word: str, known: Iterable[str]) -> tuple[str, str]:
+def _unknown_name(name: str, word: str, known: Iterable[str]) -> tuple[str, str]:
     return f"there is no {name}", did_you_mean(word, known) or f"known are {', '.join(known)}"
 
 
-def _written(loc: Sequence[str], values: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:
+def _header_keys(loc: Sequence[str], values: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:
     """The part of an error's place that is in the header; the rest are names of the forms that were tried. What is
     absent or unknown is its last part."""
     found: list[str] = []
@@ -291,7 +291,7 @@ def _written(loc: Sequence[str], values: Mapping[str, Any], *, absent: bool) -> 
     return (*found, loc[-1]) if absent else tuple(found)
 
 
-def _lowered(text: str) -> str:
+def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 

@@ -18,7 +18,7 @@ from sqlglot.errors import ParseError, TokenError
 
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import NOW, Affects, Projection
-from tailrace.projections.definition.source import shown
+from tailrace.projections.definition.source import relative_path
 from tailrace.projections.definition.sql.derive import derive
 from tailrace.projections.definition.sql.header import EVERYTHING, Header, HeaderReader
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
@@ -48,7 +48,7 @@ class Loaded:
 def load_sql(path: Path) -> Loaded:
     """Read one file. Raises OSError when it cannot be read."""
     text = path.read_text(encoding="utf-8")
-    file = shown(str(path))
+    file = relative_path(str(path))
     reader = HeaderReader(file, path.stem)
     header, body = reader.read(text)
     findings = reader.findings
@@ -59,11 +59,11 @@ def load_sql(path: Path) -> Loaded:
     if header.sink is None or query is None:
         return Loaded(file, header.name, None, tuple(findings))
     defined = _projection(header, query, parsed)
-    findings += mistakes_of(_with(defined, {name: {} for name in header.derived}))
+    findings += mistakes_of(_with_affects(defined, {name: {} for name in header.derived}))
     if not findings:
         derived = derive(query, defined.key, defined.inputs, header.derived)
-        defined = _with(defined, derived.affects)
-        findings += [_missing(defined, header, name, why) for name, why in derived.missing.items()]
+        defined = _with_affects(defined, derived.affects)
+        findings += [_missing_affects(defined, header, name, why) for name, why in derived.missing.items()]
     return Loaded(file, header.name, defined, tuple(findings))
 
 
@@ -99,7 +99,7 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
     )
 
 
-def _with(defined: Projection, affects: Mapping[str, Affects]) -> Projection:
+def _with_affects(defined: Projection, affects: Mapping[str, Affects]) -> Projection:
     inputs = {
         name: replace(source, affects=affects[name]) if name in affects else source
         for name, source in defined.inputs.items()
@@ -107,7 +107,7 @@ def _with(defined: Projection, affects: Mapping[str, Affects]) -> Projection:
     return replace(defined, inputs=inputs)
 
 
-def _missing(defined: Projection, header: Header, name: str, why: str) -> DefinitionFinding:
+def _missing_affects(defined: Projection, header: Header, name: str, why: str) -> DefinitionFinding:
     other = next(
         (each for each, source in defined.inputs.items() if source.affects is not None), "other_input"
     )
@@ -137,10 +137,10 @@ class _Body:
             parsed = [each for each in sqlglot.parse(self.text, read=_DIALECT) if each is not None]
         except ParseError as error:
             for each in error.errors:
-                self._find(f"{_first(each)} at {each['highlight']!r}", _start(each))
+                self._find(f"{_problem_text(each)} at {each['highlight']!r}", _start(each))
             return None
         except TokenError as error:
-            self._find(*self._unended(str(error.__cause__ or error)))
+            self._find(*self._tokenizer_error(str(error.__cause__ or error)))
             return None
         except RecursionError:
             self._find("it is nested too deeply", f"{self.line}")
@@ -151,7 +151,7 @@ class _Body:
             return None
         return parsed[0]
 
-    def _unended(self, words: str) -> tuple[str, str]:
+    def _tokenizer_error(self, words: str) -> tuple[str, str]:
         """The tokenizer's message and place: that of the first character which it could not read."""
         found = _UNENDED.fullmatch(words)
         if found is None:
@@ -223,7 +223,7 @@ class _Body:
                 )
 
 
-def _first(problem: Mapping[str, Any]) -> str:
+def _problem_text(problem: Mapping[str, Any]) -> str:
     words = re.sub(r"<class '[\w.]*\.(\w+)'>", r"\1", str(problem["description"]))
     return words[:1].lower() + words[1:].rstrip(".")
 

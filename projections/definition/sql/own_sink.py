@@ -26,7 +26,7 @@ def own_sink(factory: object, options: object) -> OwnSink:
     """The sink that ``factory`` makes. Raises WrongSink. Its module is imported."""
     if not isinstance(options, Mapping):
         raise WrongSink("options", "sink.options is no table", _EXAMPLE)
-    make = _found(factory)
+    make = _import_factory(factory)
     try:
         made = make(**options)
     except Exception as error:
@@ -46,7 +46,7 @@ def own_sink(factory: object, options: object) -> OwnSink:
     return made
 
 
-def _found(factory: object) -> Callable[..., Any]:
+def _import_factory(factory: object) -> Callable[..., Any]:
     module_name, colon, name = factory.partition(":") if isinstance(factory, str) else ("", "", "")
     if not (module_name and colon and name.isidentifier()):
         raise WrongSink("factory", "sink.factory does not name what makes the sink as module:name", _EXAMPLE)

@@ -13,7 +13,7 @@ from tailrace.projections.sinks.reader import (
     Row,
     SeenGeneration,
     cannot_search,
-    nothing_live,
+    nothing_live_error,
     python_rows,
 )
 from tailrace.projections.sinks.rows import from_objects, schema_from_text
@@ -33,7 +33,7 @@ class KeyValueReader(KeyReader):
             place = f"{self._name}/{live}"
             text = texts.get(place)
             if live is None or text is None:
-                raise nothing_live(self._projection)
+                raise nothing_live_error(self._projection)
             self._followed.reads(int(live), seen)
             meta = Meta.from_text(text)
             schema = schema_from_text(meta.schema)

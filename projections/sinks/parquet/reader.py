@@ -20,7 +20,7 @@ from tailrace.projections.sinks.reader import (
     Row,
     SeenGeneration,
     cannot_search,
-    nothing_live,
+    nothing_live_error,
     python_rows,
 )
 from tailrace.projections.sinks.specs import ParquetFolder
@@ -49,7 +49,7 @@ class ParquetReader(KeyReader):
         found: dict[str, Row] = {}
         for file in manifest.files:
             if file.bucket in buckets:
-                rows = manifest.whole(read_file(self._folder, place, file), file)
+                rows = manifest.complete_rows(read_file(self._folder, place, file), file)
                 columns = [
                     column_texts(rows.column(name).combine_chunks()).to_pylist() for name in manifest.key
                 ]
@@ -69,7 +69,7 @@ class ParquetReader(KeyReader):
         seen = self._followed.seen
         found = self._folder.live_snapshot()
         if found is None:
-            raise nothing_live(self._projection)
+            raise nothing_live_error(self._projection)
         place, _ = found
         self._followed.reads(generation_at(place), seen)
         return found

@@ -80,7 +80,7 @@ class ParquetSink:
     def _folder(self, store: str, projection: str) -> SnapshotFolder:
         return SnapshotFolder(f"sink {self._spec.sink!r}", self._path, store, projection)
 
-    def _of(self, target: Target) -> SnapshotFolder:
+    def _folder_of(self, target: Target) -> SnapshotFolder:
         return self._folder(target.store, target.projection)
 
     def check(self, target: Target) -> list[str]:
@@ -90,31 +90,31 @@ class ParquetSink:
 
     def create(self, target: Target) -> None:
         raise_problems(target, column_problems(target) + partition_problems(self._spec, target))
-        folder = self._of(target)
+        folder = self._folder_of(target)
         found = folder.current(target.generation)
         if found is not None and not found[1].is_of(target, self._spec.partition_by):
             raise OperatorError(
                 f"{target} is in the sink with other columns or folders",
                 hint="rebuild the projection as a new generation",
             )
-        with folder.explained():
+        with folder.translate_errors():
             folder.generation(target.generation).mkdir(parents=True, exist_ok=True)
             sync_folder(folder.path)
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[ParquetLoad]:
-        folder = self._of(target)
+        folder = self._folder_of(target)
         place = folder.generation(target.generation)
         if not place.is_dir():
             raise UsageError(f"{target} does not exist in the sink", hint="create it first")
         with ExitStack() as locked:
-            with folder.explained():
+            with folder.translate_errors():
                 self._lock(folder, locked.enter_context(open(place / _LOCK, "ab")))
             # Only now: between a look at the fence and the lock another process could have written.
             found = folder.current(target.generation)
             check_step(target, found[1].fence(target) if found else None, expected, to)
             load = ParquetLoad(folder, self._spec, target, found, to)
-            with folder.explained():
+            with folder.translate_errors():
                 load.begin()
             yield load
 
@@ -129,17 +129,17 @@ class ParquetSink:
             ) from error
 
     def fence(self, target: Target) -> Fence | None:
-        found = self._of(target).current(target.generation)
+        found = self._folder_of(target).current(target.generation)
         return None if found is None else found[1].fence(target)
 
     def promote(self, target: Target, expected_live: int | None) -> None:
-        self._of(target).promote(target, expected_live, self.fence)
+        self._folder_of(target).promote(target, expected_live, self.fence)
 
     def live(self, store: str, projection: str) -> int | None:
         return self._folder(store, projection).live()
 
     def drop(self, target: Target) -> None:
-        self._of(target).drop(target)
+        self._folder_of(target).drop(target)
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
         with self.snapshot(target) as found:
@@ -149,14 +149,14 @@ class ParquetSink:
     def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
         """The rows and fence of one step's folder, which later steps leave alone until ``keep_seconds`` after they
         replaced it."""
-        folder = self._of(target)
+        folder = self._folder_of(target)
         found = folder.current(target.generation)
         if found is None:
             yield SinkSnapshot(None, iter(()))
         else:
-            yield SinkSnapshot(found[1].fence(target), self._kept(folder, target, *found))
+            yield SinkSnapshot(found[1].fence(target), self._retained_rows(folder, target, *found))
 
-    def _kept(
+    def _retained_rows(
         self, folder: SnapshotFolder, target: Target, place: Path, manifest: Manifest
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a step's folder. Raises InMotion when a later step removed it meanwhile."""
@@ -179,7 +179,7 @@ class ParquetSink:
                 f"{target}: {place / MANIFEST} is of another generation",
                 hint=f"tailrace rebuild {target.projection}",
             )
-        with folder.explained():
+        with folder.translate_errors():
             held = {str(path.relative_to(place)) for path in place.rglob("*.parquet")}
         foreign = sorted(held - {file.path for file in manifest.files})
         if foreign:
@@ -188,13 +188,13 @@ class ParquetSink:
                 hint="remove them: every reader of the folder reads them, too",
             )
         for file in manifest.files:
-            yield from manifest.whole(read_file(folder, place, file), file).to_batches()
+            yield from manifest.complete_rows(read_file(folder, place, file), file).to_batches()
 
 
 def read_file(folder: SnapshotFolder, place: Path, file: PlacedFile) -> pa.Table:
     """The rows of a file. Raises IntegrityError when it is not what was written."""
     try:
-        with folder.explained():
+        with folder.translate_errors():
             data = (place / file.path).read_bytes()
             if xxhash.xxh3_128_hexdigest(data) == file.checksum:
                 return pq.ParquetFile(pa.BufferReader(data)).read()
@@ -253,7 +253,7 @@ class ParquetLoad:
         if self._before is not None:
             return
         self.done.add(bucket)
-        with self._folder.explained():
+        with self._folder.translate_errors():
             for folder in {(self._staging / file.path).parent for file in self._held.get(bucket, ())}:
                 sync_folder(folder)
             whole = [file for at in sorted(self.done) for file in self._held.get(at, ())]
@@ -264,7 +264,7 @@ class ParquetLoad:
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
         gone = keys_for(self._target, deletes)
-        with self._folder.explained():
+        with self._folder.translate_errors():
             if self._before is not None:
                 named = {*key_texts(self._target, rows), *key_texts(self._target, gone)}
                 hashes = [*upserts.column("_hash").to_pylist(), *deletes.column("_hash").to_pylist()]
@@ -274,7 +274,7 @@ class ParquetLoad:
 
     def commit(self) -> None:
         files = tuple(file for held in self._held.values() for file in held)
-        with self._folder.explained():
+        with self._folder.translate_errors():
             forget_loading(self._staging)
             for file in files:
                 if file.path not in self._fresh:
@@ -373,7 +373,7 @@ class ParquetLoad:
     def _read(self, file: PlacedFile) -> pa.Table:
         place = self._staging if file.path in self._fresh else self._before
         assert place is not None
-        return self._shape.whole(read_file(self._folder, place, file), file)
+        return self._shape.complete_rows(read_file(self._folder, place, file), file)
 
 
 def partition_problems(spec: ParquetFolder, target: Target) -> list[str]:

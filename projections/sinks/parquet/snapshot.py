@@ -90,7 +90,7 @@ class Manifest:
         mine = (self.key, self.schema, self.partition_by, self.partitions, self.split)
         return mine == (target.key, target.schema, tuple(partition_by), target.partitions, target.split)
 
-    def whole(self, rows: pa.Table, file: PlacedFile) -> pa.Table:
+    def complete_rows(self, rows: pa.Table, file: PlacedFile) -> pa.Table:
         """The rows of a file with the columns that its folder's name stands for, in the schema's order."""
         for name, value in zip(self.partition_by, file.values, strict=True):
             column = from_texts(pa.array([value], pa.string()), self.schema.field(name).type)
@@ -109,14 +109,14 @@ class SnapshotFolder(GenerationsFolder):
 
     def current(self, generation: int) -> tuple[Path, Manifest] | None:
         """The folder of a generation's last step, and its manifest; None when there was no step."""
-        return self._at(self.generation(generation) / _CURRENT)
+        return self._read_link(self.generation(generation) / _CURRENT)
 
     def live_snapshot(self) -> tuple[Path, Manifest] | None:
         """The same of the live generation."""
-        return self._at(self.path / _LIVE)
+        return self._read_link(self.path / _LIVE)
 
-    def _at(self, link: Path) -> tuple[Path, Manifest] | None:
-        with self.explained():
+    def _read_link(self, link: Path) -> tuple[Path, Manifest] | None:
+        with self.translate_errors():
             for _ in range(3):  # a link may be replaced, and where it pointed removed, between two looks
                 if not link.is_symlink():
                     return None
@@ -125,13 +125,13 @@ class SnapshotFolder(GenerationsFolder):
                     text = (folder / MANIFEST).read_text("utf-8")
                 except FileNotFoundError:
                     continue
-                return folder, self._parsed(folder, text)
+                return folder, self._parse(folder, text)
         raise IntegrityError(
             f"{self.text}: {link} points to a folder without {MANIFEST}",
             hint="rebuild the projection as a new generation",
         )
 
-    def _parsed(self, folder: Path, text: str) -> Manifest:
+    def _parse(self, folder: Path, text: str) -> Manifest:
         try:
             return Manifest.from_text(text)
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -144,7 +144,7 @@ class SnapshotFolder(GenerationsFolder):
         point(self.generation(generation) / _CURRENT, folder.name)
 
     def live(self) -> int | None:
-        with self.explained():
+        with self.translate_errors():
             try:
                 at = os.readlink(self.path / _LIVE)
             except FileNotFoundError:
@@ -162,7 +162,7 @@ class SnapshotFolder(GenerationsFolder):
 
     def prune(self, generation: int, keep_seconds: float) -> None:
         """Remove the folders of earlier steps, each so long after the next one replaced it."""
-        with self.explained():
+        with self.translate_errors():
             place = self.generation(generation)
             now = (place / _CURRENT).resolve()
             steps = sorted(folder for folder in place.glob("s*") if folder.is_dir() and folder != now)

@@ -40,7 +40,7 @@ def copy_rows(rows: pa.Table) -> pa.BinaryArray:
 def _field(column: pa.Array) -> tuple[bytes | pa.BinaryArray, ...]:
     """Length and value of each cell; NULL's length where it is NULL."""
     values, width = _values(column)
-    length = _fixed(pc.binary_length(values), ">i4") if width is None else struct.pack(">i", width)
+    length = _fixed_width(pc.binary_length(values), ">i4") if width is None else struct.pack(">i", width)
     if not column.null_count:
         return length, values
     return (pc.if_else(column.is_valid(), join_bytes(length, values), _NULL),)
@@ -58,21 +58,21 @@ def _values(column: pa.Array) -> tuple[pa.BinaryArray, int | None]:
     if types.is_decimal(kind):
         return _numerics(column)
     if types.is_boolean(kind):
-        return _fixed(column.cast(pa.int8()), ">i1"), 1
+        return _fixed_width(column.cast(pa.int8()), ">i1"), 1
     if types.is_date(kind):
         require_common_years(column)
-        return _fixed(pc.subtract(column.cast(pa.int32()), _EPOCH_DAYS), ">i4"), 4
+        return _fixed_width(pc.subtract(column.cast(pa.int32()), _EPOCH_DAYS), ">i4"), 4
     if types.is_timestamp(kind):
         require_common_years(column)
         micros = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
-        return _fixed(pc.subtract(micros, _EPOCH_MICROS), ">i8"), 8
+        return _fixed_width(pc.subtract(micros, _EPOCH_MICROS), ">i8"), 8
     if types.is_time(kind):
-        return _fixed(column.cast(pa.int64()), ">i8"), 8
+        return _fixed_width(column.cast(pa.int64()), ">i8"), 8
     width = max(2, kind.bit_width // 8)
-    return _fixed(column, f">{'f' if types.is_floating(kind) else 'i'}{width}"), width
+    return _fixed_width(column, f">{'f' if types.is_floating(kind) else 'i'}{width}"), width
 
 
-def _fixed(column: pa.Array, form: str) -> pa.BinaryArray:
+def _fixed_width(column: pa.Array, form: str) -> pa.BinaryArray:
     """Numbers as numpy's format has them."""
     return _cells(column.fill_null(0).to_numpy(zero_copy_only=False).astype(form))
 
@@ -92,7 +92,7 @@ def _arrays(column: pa.Array) -> pa.BinaryArray:
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
     ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
     inner = pc.binary_join(pa.ListArray.from_arrays(ends, join_bytes(*_field(items))), b"")
-    filled = join_bytes(struct.pack(">i", 1), item_type, _fixed(lengths, ">i4"), _FIRST_INDEX, inner)
+    filled = join_bytes(struct.pack(">i", 1), item_type, _fixed_width(lengths, ">i4"), _FIRST_INDEX, inner)
     return pc.if_else(pc.greater(lengths, 0), filled, struct.pack(">i", 0) + item_type)
 
 

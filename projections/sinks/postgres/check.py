@@ -9,7 +9,7 @@ from psycopg import sql
 
 from tailrace.projections.sinks.contract import Target
 from tailrace.projections.sinks.postgres.copy import column_type
-from tailrace.projections.sinks.postgres.view import shown_columns, view_columns
+from tailrace.projections.sinks.postgres.view import view_columns, visible_columns
 from tailrace.projections.sinks.specs import PostgresTable
 
 NAME_BYTES = 63  # NAMEDATALEN - 1; a longer name would be cut silently
@@ -56,7 +56,9 @@ def published_by(connection: psycopg.Connection, schema: str, table: str) -> lis
     return sorted({str(name) for (name,) in names})
 
 
-def not_ours(connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str) -> str | None:
+def foreign_relation(
+    connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str
+) -> str | None:
     """What has the name of a generation's table, and what to do; None when nothing has. A table of another projection
     must not be dropped, so the message names its owner."""
     owner = _table_owner(connection, spec, table)
@@ -167,14 +169,14 @@ def _relation_problems(
         ).fetchone()
         if row is not None and not row[0]:
             problems.append(f"{view} belongs to another user: ALTER VIEW {view} OWNER TO the sink's user")
-    if stands_in_the_way := not_ours(connection, spec, target, table):
+    if stands_in_the_way := foreign_relation(connection, spec, target, table):
         problems.append(stands_in_the_way)
     return problems
 
 
 def _view_problems(connection: psycopg.Connection, spec: PostgresTable, target: Target) -> list[str]:
     """Where the new columns do not fit a view that is in use."""
-    shown = shown_columns(spec, target)
+    shown = visible_columns(spec, target)
     changes = []
     for name, kind in view_columns(connection, spec.schema, spec.table):
         if name not in shown:

@@ -57,7 +57,7 @@ class PostgresPlace:
     ) -> Iterator[psycopg.Connection]:
         """A connection of its own inside one transaction: committed at the end, rolled back by an exception. All
         statements of a ``snapshot`` see what was committed before its first query, and nothing later."""
-        with self.explained():
+        with self.translate_errors():
             connection = self.connect()
             with connection:
                 connection.read_only = read_only
@@ -67,7 +67,7 @@ class PostgresPlace:
                 yield connection
 
     def connect(self) -> psycopg.Connection:
-        """A connection that the caller keeps. Use it inside ``explained``."""
+        """A connection that the caller keeps. Use it inside ``translate_errors``."""
         return psycopg.connect(
             self._dsn,
             application_name="tailrace",
@@ -77,7 +77,7 @@ class PostgresPlace:
         )
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """The driver's errors as ours."""
         try:
             yield
@@ -132,7 +132,7 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
         case errors.StatementTooComplex():  # it depends on the server's stack, not on the rows
             return OperatorError(said, hint="raise max_stack_depth on the server")
         case psycopg.OperationalError() if (error.sqlstate or "").startswith("54"):
-            return UsageError(said, hint=_within_limits(error))
+            return UsageError(said, hint=_limit_hint(error))
         case errors.DependentObjectsStillExist():
             return OperatorError(
                 f"{said}: {error.diag.message_detail or ''}".rstrip(": "),
@@ -151,7 +151,7 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
             return OperatorError(said, hint="see the server's log")
 
 
-def _within_limits(error: psycopg.Error) -> str:
+def _limit_hint(error: psycopg.Error) -> str:
     """What to do about a limit that no setting of the server changes (SQLSTATE class 54). psycopg calls it an error of
     operation, but trying again meets it again."""
     if isinstance(error, errors.TooManyColumns):

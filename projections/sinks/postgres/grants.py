@@ -37,8 +37,8 @@ def carry_over(connection: psycopg.Connection, schema: str, live: str, table: st
     assert row is not None
     owner, may_grant = row
     old, columns = _columns(connection, live_one), _columns(connection, next_one)
-    wanted = _grants(connection, live_one) | _owners_need(connection, [live_one, view_one], next_one)
-    wanted |= _on_new_columns(old, columns, wanted)
+    wanted = _grants(connection, live_one) | _owner_grants(connection, [live_one, view_one], next_one)
+    wanted |= _new_column_grants(old, columns, wanted)
     there = _grants(connection, next_one)
     missing = sorted(
         (
@@ -93,7 +93,7 @@ def _grants(connection: psycopg.Connection, table: int | None) -> set[Grant]:
     return {Grant(*row) for row in rows}
 
 
-def _owners_need(
+def _owner_grants(
     connection: psycopg.Connection, live_and_view: Sequence[int | None], table: int | None
 ) -> set[Grant]:
     """The view's owner reads the table for all readers, unless the view checks their own rights. If the sink had
@@ -108,7 +108,7 @@ def _owners_need(
     return {Grant("SELECT", None, name) for (name,) in rows}
 
 
-def _on_new_columns(old: set[str], new: set[str], grants: Collection[Grant]) -> set[Grant]:
+def _new_column_grants(old: set[str], new: set[str], grants: Collection[Grant]) -> set[Grant]:
     """The view reads each column, so a role that was granted all columns one by one needs the new ones too."""
     readable = defaultdict[str | None, set[str]](set)
     for grant in grants:

@@ -35,14 +35,14 @@ def guard(column: str) -> sql.Composed:
 def check(connection: psycopg.Connection, relation: sql.Composable, columns: Sequence[str]) -> None:
     """Raises NotJsonb for rows of a table that may have no guard: generations of earlier versions have none."""
     for column in columns:
-        with _of(column):
+        with _errors_of(column):
             connection.execute(
                 sql.SQL("SELECT count({}::jsonb) FROM {}").format(sql.Identifier(column), relation)
             )
 
 
 @contextmanager
-def named(connection: psycopg.Connection, rows: pa.Table, columns: Sequence[str]) -> Iterator[None]:
+def name_column(connection: psycopg.Connection, rows: pa.Table, columns: Sequence[str]) -> Iterator[None]:
     """Around a COPY into a guarded table. The server does not say in which column a constraint failed, so each column
     is tested; then the transaction is rolled back and NotJsonb raised. Other errors pass."""
     try:
@@ -51,7 +51,7 @@ def named(connection: psycopg.Connection, rows: pa.Table, columns: Sequence[str]
         connection.rollback()
         for column in columns:
             for piece in pieces(rows.select([column])):
-                with _of(column):
+                with _errors_of(column):
                     connection.execute(
                         "SELECT count(cell::jsonb) FROM unnest(%s::text[]) AS cell",
                         (piece[column].to_pylist(),),
@@ -60,7 +60,7 @@ def named(connection: psycopg.Connection, rows: pa.Table, columns: Sequence[str]
 
 
 @contextmanager
-def _of(column: str) -> Iterator[None]:
+def _errors_of(column: str) -> Iterator[None]:
     try:
         yield
     except _REFUSALS as error:

@@ -48,7 +48,7 @@ class LoadingRow:
 
     def read(self) -> LoadedBuckets | None:
         _, text = self._row(sql.SQL(""))
-        return None if text is None else _parsed(text)
+        return None if text is None else _parse(text)
 
     def forget(self) -> None:
         self._set(None)
@@ -82,6 +82,6 @@ class LoadingRow:
         return self._target.store, self._target.projection, self._target.generation
 
 
-def _parsed(text: str) -> LoadedBuckets:
+def _parse(text: str) -> LoadedBuckets:
     data = json.loads(text)
     return LoadedBuckets(**{**data, "buckets": tuple(data["buckets"])})

@@ -25,7 +25,7 @@ from tailrace.projections.sinks.reader import (
     SeenGeneration,
     cannot_search,
     in_utc,
-    nothing_live,
+    nothing_live_error,
 )
 from tailrace.projections.sinks.specs import PostgresTable
 
@@ -74,7 +74,7 @@ class PostgresReader(KeyReader):
     def _look_up(self, keys: Sequence[object]) -> list[Row | None]:
         if not keys:
             return []
-        with self._place.explained():
+        with self._place.translate_errors():
             if self._connection is None:
                 self._connection = self._place.connect()
                 self._connection.autocommit = True
@@ -83,12 +83,12 @@ class PostgresReader(KeyReader):
                 found = self._select(self._connection, columns, cells)
             except errors.UndefinedTable:
                 self._key = None
-                raise nothing_live(self._projection) from None
+                raise nothing_live_error(self._projection) from None
             except (psycopg.DataError, psycopg.ProgrammingError) as error:
                 if error.sqlstate == errors.InsufficientPrivilege.sqlstate:
                     raise
                 self._key = None
-                wanted = ", ".join(f"{name} {kind}" for name, kind in _named(columns))
+                wanted = ", ".join(f"{name} {kind}" for name, kind in _column_types(columns))
                 said = server_words(error)
                 raise UsageError(
                     f"projection {self._projection!r} cannot look up these keys: {said}",
@@ -106,13 +106,13 @@ class PostgresReader(KeyReader):
         of a promotion since."""
         if self._key is not None:
             try:
-                return self._key, self._typed(self._key, keys)
+                return self._key, self._to_columns(self._key, keys)
             except UsageError:
                 pass
         self._key = self._key_columns(connection)
-        return self._key, self._typed(self._key, keys)
+        return self._key, self._to_columns(self._key, keys)
 
-    def _typed(self, columns: pa.Schema, keys: Sequence[object]) -> list[list[object]]:
+    def _to_columns(self, columns: pa.Schema, keys: Sequence[object]) -> list[list[object]]:
         rows = [typed_key(key, columns.names, columns, self._projection) for key in keys]
         return [list(column) for column in zip(*rows, strict=True)]
 
@@ -121,7 +121,9 @@ class PostgresReader(KeyReader):
     ) -> list[Row | None] | None:
         """The query; None when a promotion has brought other key columns."""
         names = key.names
-        arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in _named(key))
+        arrays = sql.SQL(", ").join(
+            sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in _column_types(key)
+        )
         asked = sql.SQL(", ").join(sql.Identifier(f"key {i}") for i in range(len(names)))
         same = sql.SQL(" AND ").join(
             sql.SQL("found.{} = asked.{}").format(sql.Identifier(name), sql.Identifier(f"key {i}"))
@@ -151,7 +153,7 @@ class PostgresReader(KeyReader):
             row = dict(zip(columns, map(in_utc, values), strict=True))
             rows[place - 1] = row if row[names[0]] is not None else None  # a key has no NULL
         if generation is None:
-            raise nothing_live(self._projection)
+            raise nothing_live_error(self._projection)
         if named != names:
             return None
         self._followed.reads(generation, self._followed.seen)
@@ -168,7 +170,7 @@ class PostgresReader(KeyReader):
         except errors.UndefinedTable:
             row = None
         if row is None:
-            raise nothing_live(self._projection)
+            raise nothing_live_error(self._projection)
         kinds: dict[str, str] = dict(
             connection.execute(
                 "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
@@ -177,7 +179,7 @@ class PostgresReader(KeyReader):
             ).fetchall()
         )
         if not kinds:
-            raise nothing_live(self._projection)
+            raise nothing_live_error(self._projection)
         found = {name: arrow_type(kinds.get(name, "")) for name in row[0]}
         if None in found.values():
             raise DifferenceFound(
@@ -193,6 +195,6 @@ class PostgresReader(KeyReader):
         self._key = None
 
 
-def _named(columns: pa.Schema) -> list[tuple[str, str]]:
+def _column_types(columns: pa.Schema) -> list[tuple[str, str]]:
     """Columns with the names that the server has for their types."""
     return [(column.name, column_type(column.type)) for column in columns]

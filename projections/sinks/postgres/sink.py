@@ -30,7 +30,7 @@ from tailrace.projections.sinks.contract import (
     rows_for,
 )
 from tailrace.projections.sinks.postgres import json, view
-from tailrace.projections.sinks.postgres.check import find_problems, not_ours
+from tailrace.projections.sinks.postgres.check import find_problems, foreign_relation
 from tailrace.projections.sinks.postgres.connect import PostgresPlace, limit_locks
 from tailrace.projections.sinks.postgres.copy import column_type, copy_in, copy_out
 from tailrace.projections.sinks.postgres.load_progress import COLUMN, LoadedBuckets, LoadingRow
@@ -68,13 +68,13 @@ class PostgresSink:
         with self._place.transaction() as connection:
             self._create_ledger(connection)
             exists = _exists(connection, self._spec.schema, table)
-            if problem := not_ours(connection, self._spec, target, table):
+            if problem := foreign_relation(connection, self._spec, target, table):
                 raise_problems(target, [problem])
             self._register(connection, target, table)
             if (
                 exists
                 and self._locked_fence(connection, target) is None
-                and not self._goes_on(connection, target)
+                and not self._can_resume(connection, target)
             ):
                 # An earlier try: its columns may not be today's.
                 connection.execute(sql.SQL("DROP TABLE {}").format(self._identifier(table)))
@@ -89,24 +89,26 @@ class PostgresSink:
             found = self._locked_fence(connection, target)
             check_step(target, found, expected, to)
             self._check_columns(connection, target, generation_table(self._spec, target.generation))
-            begun = self._begun(connection, target, to) if expected is None else None
-            load = PostgresLoad(connection, self._spec, target, begun, self._loading(connection, target), to)
+            begun = self._loaded_buckets(connection, target, to) if expected is None else None
+            load = PostgresLoad(
+                connection, self._spec, target, begun, self._loading_row(connection, target), to
+            )
             yield load
             if not load.committed:
                 connection.rollback()
 
-    def _loading(self, connection: psycopg.Connection, target: Target) -> LoadingRow:
+    def _loading_row(self, connection: psycopg.Connection, target: Target) -> LoadingRow:
         return LoadingRow(connection, self._identifier("tailrace_fences"), target)
 
-    def _goes_on(self, connection: psycopg.Connection, target: Target) -> bool:
+    def _can_resume(self, connection: psycopg.Connection, target: Target) -> bool:
         """Whether the table has buckets of a first load, in the right columns."""
         table = generation_table(self._spec, target.generation)
-        begun = self._loading(connection, target).read() is not None
+        begun = self._loading_row(connection, target).read() is not None
         return begun and not self._changed_columns(connection, target, table)
 
-    def _begun(self, connection: psycopg.Connection, target: Target, to: Fence) -> LoadedBuckets:
+    def _loaded_buckets(self, connection: psycopg.Connection, target: Target, to: Fence) -> LoadedBuckets:
         """The buckets of a first load to this fence that are complete. Rows of any other load are removed."""
-        row = self._loading(connection, target)
+        row = self._loading_row(connection, target)
         found = row.read()
         if found is not None and found.is_of(to):
             return found
@@ -127,13 +129,13 @@ class PostgresSink:
 
     def live(self, store: str, projection: str) -> int | None:
         with self._place.transaction(read_only=True) as connection:
-            return view.shown(connection, self._spec, store, projection)
+            return view.visible_generation(connection, self._spec, store, projection)
 
     def drop(self, target: Target) -> None:
         with self._place.transaction() as connection:
             if not _exists(connection, self._spec.schema, "tailrace_fences"):
                 return
-            live = view.live(connection, self._spec.schema, target.store, target.projection)
+            live = view.live_generation(connection, self._spec.schema, target.store, target.projection)
             if live == target.generation:
                 raise UsageError(f"{target} is live", hint="promote another generation first")
             fences = sql.Identifier(self._spec.schema, "tailrace_fences")
@@ -310,7 +312,7 @@ class PostgresLoad:
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
-        with json.named(self._connection, rows, self._spec.json):
+        with json.name_column(self._connection, rows, self._spec.json):
             copy_in(self._cursor, self._upserts, rows)
         if self._begun is None:
             copy_in(self._cursor, self._deletes, keys_for(self._target, deletes))

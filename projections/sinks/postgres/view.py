@@ -27,7 +27,7 @@ def generation_table(spec: PostgresTable, generation: int) -> str:
     return f"{spec.table}__g{generation}"
 
 
-def live(connection: psycopg.Connection, schema: str, store: str, projection: str) -> int | None:
+def live_generation(connection: psycopg.Connection, schema: str, store: str, projection: str) -> int | None:
     """The generation of the live row; None without one, or without the live table."""
     known = connection.execute(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
@@ -45,10 +45,12 @@ def live(connection: psycopg.Connection, schema: str, store: str, projection: st
     return None if row is None else int(row[0])
 
 
-def shown(connection: psycopg.Connection, spec: PostgresTable, store: str, projection: str) -> int | None:
+def visible_generation(
+    connection: psycopg.Connection, spec: PostgresTable, store: str, projection: str
+) -> int | None:
     """The generation of the live row, if the view is still what its promotion made: somebody may have dropped or
     replaced it."""
-    generation = live(connection, spec.schema, store, projection)
+    generation = live_generation(connection, spec.schema, store, projection)
     if generation is None:
         return None
     row = connection.execute(
@@ -87,7 +89,7 @@ def view_columns(connection: psycopg.Connection, schema: str, name: str) -> Colu
     return columns_of(connection, schema, name, "v")
 
 
-def shown_columns(spec: PostgresTable, target: Target) -> dict[str, str]:
+def visible_columns(spec: PostgresTable, target: Target) -> dict[str, str]:
     """The columns that readers see of a generation, with their types."""
     return {
         field.name: "jsonb" if field.name in spec.json else column_type(field.type) for field in target.schema
@@ -104,7 +106,7 @@ def promote(
             _take_turn(connection, place, spec)
             _swap(connection, place, spec, target, table, expected_live)
         except errors.LockNotAvailable as error:
-            raise _held(place, spec, "") from error
+            raise _held_error(place, spec, "") from error
 
 
 def _take_turn(connection: psycopg.Connection, place: PostgresPlace, spec: PostgresTable) -> None:
@@ -137,10 +139,12 @@ def _refuse_long(connection: psycopg.Connection, place: PostgresPlace, spec: Pos
     ).fetchone()
     if row is not None:
         pid, application, state, age = row
-        raise _held(place, spec, f": server process {pid} ({application or 'no name'}, {state}) for {age} s")
+        raise _held_error(
+            place, spec, f": server process {pid} ({application or 'no name'}, {state}) for {age} s"
+        )
 
 
-def _held(place: PostgresPlace, spec: PostgresTable, who: str) -> HeldByReaders:
+def _held_error(place: PostgresPlace, spec: PostgresTable, who: str) -> HeldByReaders:
     return HeldByReaders(
         f"{place.text}: view {spec.schema}.{spec.table} is held by open transactions{who}",
         hint="end the long ones (pg_stat_activity)",
@@ -156,8 +160,8 @@ def _swap(
     expected_live: int | None,
 ) -> None:
     pointer = sql.Identifier(spec.schema, "tailrace_live")
-    current = live(connection, spec.schema, target.store, target.projection)
-    seen = shown(connection, spec, target.store, target.projection)
+    current = live_generation(connection, spec.schema, target.store, target.projection)
+    seen = visible_generation(connection, spec, target.store, target.projection)
     if not {current, seen} & {target.generation, expected_live}:
         raise Fenced(
             f"projection {target.projection!r} shows generation {current}, not {expected_live}",
@@ -200,7 +204,7 @@ def _replacement(
 ) -> sql.Composed:
     """CREATE OR REPLACE keeps owner, grants and dependents if the view's columns stay: new ones come last, and one that
     this generation does not have (after a rollback) is NULL."""
-    columns_shown = shown_columns(spec, target)
+    columns_shown = visible_columns(spec, target)
     changed = [
         f"{name} is {kind}, would be {columns_shown[name]}"
         for name, kind in existing

@@ -79,25 +79,25 @@ class BulkLoad:
             return 0
         # The last bucket's fence is let go of: it has moved since, and would refuse this one's first transaction.
         look = _Sent(0, command(b"UNWATCH") + _look(tag), 3)
-        done, under_way = 0, deque((connection, look) for connection in self._both(tag))
+        done, under_way = 0, deque((connection, look) for connection in self._connection_pair(tag))
         for connection, _ in under_way:
             connection.send_packed_command([look.data])
         for transaction in self._transactions(tag, rows):
             connection, before = under_way.popleft()
-            if not self._accepted(connection, before):
+            if not self._is_accepted(connection, before):
                 self._hang_up()
                 return done
             done += before.rows
             connection.send_packed_command([transaction.data])
             under_way.append((connection, transaction))
         for connection, last in under_way:
-            if not self._accepted(connection, last):
+            if not self._is_accepted(connection, last):
                 self._hang_up()
                 return done
             done += last.rows
         return done
 
-    def _both(self, tag: str) -> Sequence[Any]:
+    def _connection_pair(self, tag: str) -> Sequence[Any]:
         """Two connections to the bucket's server: it works on one while the answers of the other are read."""
         pool = server_of(self._client, tag).connection_pool
         where = str(pool.connection_kwargs)
@@ -112,7 +112,7 @@ class BulkLoad:
                 connection.disconnect()
         self._connections.clear()
 
-    def _accepted(self, connection: Any, sent: _Sent) -> bool:
+    def _is_accepted(self, connection: Any, sent: _Sent) -> bool:
         """Whether the server did what it was sent, and the bucket's fence has not moved."""
         *answers, held = _answers(connection, sent.answers)
         done = answers[-2] if sent.rows else []  # EXEC's, which are None when the fence had moved
@@ -123,10 +123,10 @@ class BulkLoad:
         return fits and not any(isinstance(each, Exception) for each in done)
 
     def _transactions(self, tag: str, rows: pa.Table) -> Iterator[_Sent]:
-        for encoded in encode_ahead(rows, partial(self._encoded, tag)):
+        for encoded in encode_ahead(rows, partial(self._encode, tag)):
             yield from encoded
 
-    def _encoded(self, tag: str, rows: pa.Table) -> list[_Sent]:
+    def _encode(self, tag: str, rows: pa.Table) -> list[_Sent]:
         texts = key_column(self._target, rows)
         manifest, members = f"{tag}#keys".encode(), join_bytes(*bulk_strings(texts))
         commands = self._commands(bulk_strings(texts, f"{tag}:".encode()), rows)

@@ -120,14 +120,14 @@ class RedisPlace:
     @contextmanager
     def client(self) -> Iterator[Client]:
         """The client. Its connections are closed at the end."""
-        with self.explained():
+        with self.translate_errors():
             try:
                 yield self.open()
             finally:
                 self.close()
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """The client's errors as ours."""
         try:
             yield
@@ -136,7 +136,7 @@ class RedisPlace:
             raise explain(self.text, error) from error
 
     def open(self) -> Client:
-        """The client with its connection pools, for a reader that keeps it. Use it inside ``explained``."""
+        """The client with its connection pools, for a reader that keeps it. Use it inside ``translate_errors``."""
         if not self._cluster:
             return self._client
         if self._members is None:  # asks the server for the others at once
@@ -235,12 +235,12 @@ def answers_of(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     if not commands:
         return []
     if not isinstance(client, RedisCluster):
-        return _pipelined(client, commands)
+        return _run_pipeline(client, commands)
     answers: list[Any] = [None] * len(commands)
     left = list(range(len(commands)))
     for last in (False, True):
-        for server, places in _by_server(client, commands, left):
-            found = _pipelined(server, [commands[at] for at in places])
+        for server, places in _commands_by_server(client, commands, left):
+            found = _run_pipeline(server, [commands[at] for at in places])
             for at, answer in zip(places, found, strict=True):
                 answers[at] = answer
         left = [at for at in left if isinstance(answers[at], exceptions.MovedError)]
@@ -250,7 +250,7 @@ def answers_of(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     return answers
 
 
-def _by_server(
+def _commands_by_server(
     cluster: Any, commands: Sequence[Sequence[Any]], places: Sequence[int]
 ) -> list[tuple[Redis, list[int]]]:
     """The server of each command's key."""
@@ -279,7 +279,7 @@ def _node(cluster: Any, key: Any) -> Any:
     return node
 
 
-def _pipelined(server: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+def _run_pipeline(server: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
     pipeline: Any = server.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)

@@ -35,7 +35,7 @@ def packed_maps(rows: pa.Table, head: bytes) -> pa.BinaryArray:
     """``to_packed`` as an array."""
     pieces: list[bytes | pa.BinaryArray] = [msgpack.Packer().pack_map_header(rows.num_columns + 1), head]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
-        pieces += [msgpack.packb(name), _packed(column.combine_chunks())]
+        pieces += [msgpack.packb(name), _pack(column.combine_chunks())]
     return join_bytes(*pieces)
 
 
@@ -45,7 +45,7 @@ def from_packed(maps: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordB
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _packed(column: pa.Array) -> pa.BinaryArray:
+def _pack(column: pa.Array) -> pa.BinaryArray:
     kind, types = column.type, pa.types
     if is_list(kind):
         values = column.to_pylist() if _is_native(kind) else to_json(column)
@@ -57,9 +57,9 @@ def _packed(column: pa.Array) -> pa.BinaryArray:
     elif types.is_floating(kind):
         cells = join_bytes(_DOUBLE, _big_endian(column.cast(pa.float64()), ">f8"))
     elif is_bytes(kind):
-        cells = _measured(column.cast(pa.binary()), _bin_header)
+        cells = _with_headers(column.cast(pa.binary()), _bin_header)
     else:
-        cells = _measured(to_texts(column).cast(pa.string()).cast(pa.binary()), _str_header)
+        cells = _with_headers(to_texts(column).cast(pa.string()).cast(pa.binary()), _str_header)
     return cells.fill_null(_NIL)
 
 
@@ -67,7 +67,7 @@ def _constant(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.binary())
 
 
-def _measured(cells: pa.BinaryArray, header: Callable[[int], bytes]) -> pa.BinaryArray:
+def _with_headers(cells: pa.BinaryArray, header: Callable[[int], bytes]) -> pa.BinaryArray:
     """Cells behind what tells their length."""
     lengths = pc.binary_length(cells).dictionary_encode()
     headers = pa.array([header(length) for length in lengths.dictionary.to_pylist()], pa.binary())

@@ -16,7 +16,7 @@ from tailrace.projections.sinks.reader import (
     Row,
     SeenGeneration,
     cannot_search,
-    nothing_live,
+    nothing_live_error,
     python_rows,
 )
 from tailrace.projections.sinks.redis.connect import GenerationMeta, RedisNames, RedisPlace, run
@@ -41,7 +41,7 @@ class RedisReader(KeyReader):
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         if not keys:
             return []
-        with self._place.explained():
+        with self._place.translate_errors():
             client, seen = self._place.open(), self._followed.seen
             known = self._known or self._live()
             for _ in range(_ATTEMPTS):
@@ -58,7 +58,7 @@ class RedisReader(KeyReader):
                     if live is not None and int(live) == generation:
                         self._known = known
                         self._followed.reads(generation, seen)
-                        return _typed(rows, meta)
+                        return _decode(rows, meta)
                 except UNREADABLE as error:
                     raise IntegrityError(
                         f"projection {self._projection!r}: the sink holds a row that differs from what Tailrace wrote",
@@ -85,7 +85,7 @@ class RedisReader(KeyReader):
             (text,) = run(client, [("GET", self._names.meta(int(generation)))])
             if text is not None:
                 return int(generation), GenerationMeta.from_text(text)
-        raise nothing_live(self._projection)
+        raise nothing_live_error(self._projection)
 
     def _physical(self, key: object, generation: int, meta: GenerationMeta) -> str:
         key_hash, text = key_name(key, meta.key, meta.schema, self._projection)
@@ -93,6 +93,6 @@ class RedisReader(KeyReader):
         return f"{self._names.bucket(generation, bucket)}:{text}"
 
 
-def _typed(rows: Sequence[Any], meta: GenerationMeta) -> list[Row | None]:
+def _decode(rows: Sequence[Any], meta: GenerationMeta) -> list[Row | None]:
     found = iter(python_rows(decode_rows([row for row in rows if row is not None], meta)))
     return [None if row is None else next(found) for row in rows]

@@ -86,10 +86,10 @@ class RowFormat(Protocol):
     def tombstone(self, epoch: int) -> str | bytes:
         """The value of a deleted row. For a hash the script itself writes it."""
 
-    def opened(self, answer: Any) -> Opened:
+    def unpack(self, answer: Any) -> Opened:
         """The fields of a row or tombstone. Raises one of UNREADABLE for anything else."""
 
-    def decoded(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         """Opened rows, typed. Raises one of UNREADABLE."""
 
 
@@ -111,10 +111,10 @@ class _Hashes(RowFormat):
     def tombstone(self, epoch: int) -> str:
         return ""
 
-    def opened(self, answer: Any) -> Opened:
+    def unpack(self, answer: Any) -> Opened:
         return cast(Opened, answer)
 
-    def decoded(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         return from_fields(rows, schema)
 
 
@@ -130,10 +130,10 @@ class _Objects(RowFormat):
     def tombstone(self, epoch: int) -> str:
         return dump({"_epoch": epoch, "_deleted": True})
 
-    def opened(self, answer: Any) -> Opened:
+    def unpack(self, answer: Any) -> Opened:
         return cast(Opened, json.loads(answer))
 
-    def decoded(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         return from_objects(rows, schema)
 
 
@@ -149,10 +149,10 @@ class _Packed(RowFormat):
     def tombstone(self, epoch: int) -> bytes:
         return b"\x82" + self._stamp(epoch) + b"\xa8_deleted\xc3"
 
-    def opened(self, answer: Any) -> Opened:
+    def unpack(self, answer: Any) -> Opened:
         return cast(Opened, msgpack.unpackb(answer))
 
-    def decoded(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         return from_packed(rows, schema)
 
     @staticmethod

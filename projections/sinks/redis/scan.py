@@ -42,7 +42,7 @@ def read_rows(
 
 def decode_rows(rows: Sequence[Any], meta: GenerationMeta) -> pa.RecordBatch:
     """Typed rows from those of ``read_rows``, without None. Raises one of ``UNREADABLE``."""
-    return FORMATS[meta.format].decoded(rows, meta.schema)
+    return FORMATS[meta.format].decode(rows, meta.schema)
 
 
 def pages(client: Client, manifest: str) -> Iterator[list[bytes]]:
@@ -59,7 +59,7 @@ def _row(answer: Any, meta: GenerationMeta) -> Any:
     if not answer:
         return None
     rows = FORMATS[meta.format]
-    row = rows.opened(answer)
+    row = rows.unpack(answer)
     return None if row.get(rows.deleted) else row
 
 
@@ -88,8 +88,8 @@ class RedisScan:
             for texts in pages(self._client, f"{tag.decode()}#keys"):
                 fresh = [text for text in dict.fromkeys(texts) if text not in seen]
                 seen.update(fresh)
-                yield self._decoded(bucket, fresh)
-        yield from self._beside()
+                yield self._decode(bucket, fresh)
+        yield from self._unlisted_rows()
         self._refuse_damaged()
 
     def batches_of(self, keys: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -102,7 +102,7 @@ class RedisScan:
             by_bucket.setdefault(bucket, []).append(text)
         for bucket, wanted in by_bucket.items():
             for start in range(0, len(wanted), _KEYS_AT_ONCE):
-                yield self._decoded(bucket, wanted[start : start + _KEYS_AT_ONCE])
+                yield self._decode(bucket, wanted[start : start + _KEYS_AT_ONCE])
         self._refuse_damaged()
 
     def _refuse_damaged(self) -> None:
@@ -115,7 +115,7 @@ class RedisScan:
                 hint=f"find out who else writes to the sink; tailrace rebuild {name} makes it right",
             )
 
-    def _beside(self) -> Iterator[pa.RecordBatch]:
+    def _unlisted_rows(self) -> Iterator[pa.RecordBatch]:
         """Rows that no manifest names. Only a scan of all keys of the server finds them."""
         pattern = "".join(f"\\{sign}" if sign in _GLOB else sign for sign in self._common) + "*}:*"
         bucket_of = {tag: bucket for bucket, tag in enumerate(self._tags)}
@@ -127,7 +127,7 @@ class RedisScan:
             for (tag, text), is_known in zip(places, known, strict=True):
                 if not is_known and tag + text not in seen:
                     seen.add(tag + text)
-                    yield self._decoded(bucket_of[tag], [text])
+                    yield self._decode(bucket_of[tag], [text])
 
     def _all_keys(self, pattern: str) -> Iterator[list[bytes]]:
         """The keys of all servers that match."""
@@ -140,7 +140,7 @@ class RedisScan:
                 if not int(cursor):
                     break
 
-    def _decoded(self, bucket: int, texts: Sequence[bytes]) -> pa.RecordBatch:
+    def _decode(self, bucket: int, texts: Sequence[bytes]) -> pa.RecordBatch:
         """The rows of some keys of a bucket. Rows that are not ours are counted and left out."""
         rows = [(text, row) for text, row in zip(texts, self._read(bucket, texts), strict=True) if row]
         try:
@@ -149,7 +149,7 @@ class RedisScan:
             if len(rows) == 1:
                 self._damaged.append(rows[0][0].decode(errors="replace"))
                 return pa.RecordBatch.from_pylist([], self._target.schema)
-            pieces = [self._decoded(bucket, [text]) for text, _ in rows]
+            pieces = [self._decode(bucket, [text]) for text, _ in rows]
             return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
         own = [
             found == text and place == bucket
@@ -163,9 +163,9 @@ class RedisScan:
     def _read(self, bucket: int, texts: Sequence[bytes]) -> list[Any]:
         read = FORMATS[self._meta.format].read
         answers = answers_of(self._client, [(read, self._tags[bucket] + b":" + text) for text in texts])
-        return [self._checked(text, answer) for text, answer in zip(texts, answers, strict=True)]
+        return [self._check(text, answer) for text, answer in zip(texts, answers, strict=True)]
 
-    def _checked(self, text: bytes, answer: Any) -> Any:
+    def _check(self, text: bytes, answer: Any) -> Any:
         """The row in an answer; None for a deleted one and one that is not ours."""
         if isinstance(answer, Exception):
             if not (isinstance(answer, exceptions.ResponseError) and str(answer).startswith("WRONGTYPE")):
@@ -199,4 +199,4 @@ def _epoch(answer: Any, meta: GenerationMeta) -> int:
     if not answer:
         return 0
     rows = FORMATS[meta.format]
-    return int(rows.opened(answer).get(rows.epoch) or 0)
+    return int(rows.unpack(answer).get(rows.epoch) or 0)

@@ -91,14 +91,14 @@ def _floats(head: str, column: pa.Array) -> list[str | pa.Array]:
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())
     texts = to_texts(column).cast(pa.string())
-    exact = pc.fill_null(_exact(texts), True)
+    exact = pc.fill_null(_is_exact(texts), True)
     missing = column.is_null(nan_is_null=pa.types.is_floating(column.type))
     if pc.all(exact).as_py() and not pc.any(missing).as_py():
         return [head, texts]
     return [pc.if_else(missing, "", pc.if_else(exact, join_pieces(head, texts), None))]
 
 
-def _exact(texts: pa.StringArray) -> pa.BooleanArray:
+def _is_exact(texts: pa.StringArray) -> pa.BooleanArray:
     """Whether JSON tells the number."""
     short = pc.less_equal(pc.binary_length(texts), _EXACT_SIGNS)
     if (content(texts) > ord("9")).any():  # letters: an exponent, an infinity

@@ -84,14 +84,14 @@ class SearchFolder(GenerationsFolder):
 
     def meta(self, generation: int) -> IndexMeta | None:
         file = self.generation(generation) / _META
-        with self.explained():
+        with self.translate_errors():
             return IndexMeta.from_text(file.read_text("utf-8")) if file.exists() else None
 
     def write_meta(self, generation: int, meta: IndexMeta) -> None:
         replace_file(self.generation(generation) / _META, meta.to_text())
 
     def live(self) -> int | None:
-        with self.explained():
+        with self.translate_errors():
             try:
                 text = self.current.read_text("utf-8", errors="replace").strip()
             except FileNotFoundError:
@@ -109,7 +109,7 @@ class SearchFolder(GenerationsFolder):
     def open_index(self, generation: int) -> tantivy.Index | None:
         """The index at its latest commit; None when there is none."""
         folder = self.generation(generation)
-        with self.explained():
+        with self.translate_errors():
             if not (folder / "meta.json").exists():
                 return None
             index = tantivy.Index.open(str(folder))
@@ -119,10 +119,10 @@ class SearchFolder(GenerationsFolder):
             return index
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Inside, errors of files and of tantivy (which raises ValueError) say what to do."""
         try:
-            with super().explained():
+            with super().translate_errors():
                 yield
         except ValueError as error:
             if "LockBusy" in str(error):
@@ -130,11 +130,13 @@ class SearchFolder(GenerationsFolder):
                     f"{self.text}: another process writes to this index", hint="let it end, then try again"
                 ) from error
             if trouble := _DISK_TROUBLE.search(str(error)):
-                raise self.unusable(os.strerror(int(trouble[1]))) from error
+                raise self.unusable_error(os.strerror(int(trouble[1]))) from error
             if "writer was killed" in str(
                 error
             ):  # by an error of a thread of its own, which it does not tell
-                raise self.unusable("tantivy stopped writing, as it does when the disk refuses it") from error
+                raise self.unusable_error(
+                    "tantivy stopped writing, as it does when the disk refuses it"
+                ) from error
             raise IntegrityError(
                 f"{self.text}: tantivy says: {disclosure.hide_text(str(error))}",
                 hint="rebuild the projection as a new generation",
@@ -152,8 +154,8 @@ class SearchFolder(GenerationsFolder):
         """Compare the files of the latest commit with the checksums in their footers (tantivy, footer.rs: the footer as
         JSON, its length and a magic number). Raises IntegrityError, naming what is damaged."""
         folder = self.generation(generation)
-        with self.explained():
-            names = _committed(json.loads((folder / "meta.json").read_bytes()))
+        with self.translate_errors():
+            names = _commit_files(json.loads((folder / "meta.json").read_bytes()))
             files = sorted(file for file in folder.iterdir() if file.name.startswith(names))
             damaged = [file.name for file in files if not _is_whole(file)]
         if damaged:
@@ -219,7 +221,7 @@ def stored_row(searcher: tantivy.Searcher, address: tantivy.DocAddress) -> dict[
     return row
 
 
-def _committed(meta: Mapping[str, Any]) -> tuple[str, ...]:
+def _commit_files(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """Beginnings of the names of a commit's files. The list of deleted documents has a number: another one may be on
     its way into the next commit."""
     parts = ("fast", "fieldnorm", "idx", "pos", "store", "term")

@@ -19,7 +19,7 @@ _MOMENT = '"2024-02-29T00:00:00Z"'
 _SYNTAX = 'words, "a phrase", field:word, AND, OR, NOT, ( )'
 _QUOTE = 'put words with a colon or another sign in quotes: field:"12:30"'
 
-_Said = tuple[str, str]  # what is wrong, and what to do
+_Refusal = tuple[str, str]  # what is wrong, and what to do
 
 
 class Queries:
@@ -42,12 +42,12 @@ class Queries:
         """Why a query cannot be answered."""
         _, found = self._twin.parse_query_lenient(query, self._defaults)
         said, hint = next(
-            (say(self) for kind, say in _SAID for error in found if isinstance(error, kind)),
+            (say(self) for kind, say in _REFUSALS for error in found if isinstance(error, kind)),
             ("its syntax is wrong", f"{_SYNTAX}; {_QUOTE}"),
         )
         return UsageError(f"{disclosure.value(query)} is not a query: {said}", hint=hint)
 
-    def not_every_value(self, query: str) -> UsageError:
+    def unindexed_field_error(self, query: str) -> UsageError:
         """The error for ``field:*`` where tantivy does not know which rows have a value."""
         has = self._fields("i64", "f64", "bool", "date")
         return UsageError(
@@ -60,46 +60,46 @@ class Queries:
         names = (name for name, kind in self._meta.fields.items() if not kinds or kind in kinds)
         return ", ".join(map(repr, names))
 
-    def _unknown_field(self) -> _Said:
+    def _unknown_field(self) -> _Refusal:
         return (
             f"it names a field that the index does not have; there are {self._fields()}",
             f"{_SYNTAX}; {_QUOTE}",
         )
 
-    def _no_date(self) -> _Said:
+    def _no_date(self) -> _Refusal:
         hint = f"write field:{_MOMENT}, with the quotes, or field:[2024-02-01T00:00:00Z TO 2024-03-01T00:00:00Z}}"
         return f"a date field ({self._fields('date')}) takes a moment as RFC 3339 writes it", hint
 
-    def _no_number(self) -> _Said:
+    def _no_number(self) -> _Refusal:
         return (
             f"a field of numbers ({self._fields('i64', 'f64')}) takes a number in its range",
             "write field:7, field:[1 TO 7]; i64 takes whole numbers only",
         )
 
-    def _no_bool(self) -> _Said:
+    def _no_bool(self) -> _Refusal:
         return f"a bool field ({self._fields('bool')}) takes a truth value", "write true or false"
 
-    def _only_excludes(self) -> _Said:
+    def _only_excludes(self) -> _Refusal:
         return "it only excludes rows", 'begin with *, which is all rows: "* NOT chair"'
 
-    def _too_short(self) -> _Said:
+    def _too_short(self) -> _Refusal:
         return (
             'a phrase that ends in * has one word only ("red wooden ch"* has three)',
             "write two words or more",
         )
 
-    def _unsupported(self) -> _Said:
+    def _refuse_syntax(self) -> _Refusal:
         return (
             "it has a range or a set without a field, or a regular expression",
             "write field:[a TO b], field: IN [a b]; there are no regular expressions",
         )
 
-    def _no_phrases(self) -> _Said:
+    def _no_phrases(self) -> _Refusal:
         return f"only text fields ({self._fields('text')}) have phrases", "ask for single words"
 
 
 # The first of these kinds among a query's errors is reported: that it only excludes often follows from another.
-_SAID: tuple[tuple[type, Callable[[Queries], _Said]], ...] = (
+_REFUSALS: tuple[tuple[type, Callable[[Queries], _Refusal]], ...] = (
     (query_parser_error.DateFormatError, Queries._no_date),
     (query_parser_error.FieldDoesNotExistError, Queries._unknown_field),
     (query_parser_error.FieldNotIndexedError, Queries._unknown_field),
@@ -107,7 +107,7 @@ _SAID: tuple[tuple[type, Callable[[Queries], _Said]], ...] = (
     (query_parser_error.ExpectedFloatError, Queries._no_number),
     (query_parser_error.ExpectedBoolError, Queries._no_bool),
     (query_parser_error.PhrasePrefixRequiresAtLeastTwoTermsError, Queries._too_short),
-    (query_parser_error.UnsupportedQueryError, Queries._unsupported),
+    (query_parser_error.UnsupportedQueryError, Queries._refuse_syntax),
     (query_parser_error.FieldDoesNotHavePositionsIndexedError, Queries._no_phrases),
     (query_parser_error.AllButQueryForbiddenError, Queries._only_excludes),
 )

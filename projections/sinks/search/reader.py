@@ -10,7 +10,14 @@ import tantivy
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.keys import key_name
-from tailrace.projections.sinks.reader import Hit, KeyReader, Row, SeenGeneration, nothing_live, python_rows
+from tailrace.projections.sinks.reader import (
+    Hit,
+    KeyReader,
+    Row,
+    SeenGeneration,
+    nothing_live_error,
+    python_rows,
+)
 from tailrace.projections.sinks.rows import from_objects
 from tailrace.projections.sinks.search.folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
 from tailrace.projections.sinks.search.query import Queries
@@ -34,7 +41,7 @@ class SearchReader(KeyReader):
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         index, meta = self._live()
-        with self._folder.explained():
+        with self._folder.translate_errors():
             searcher = index.searcher()
             found: list[Row | None] = []
             for key in keys:
@@ -57,7 +64,7 @@ class SearchReader(KeyReader):
         queries = Queries(meta)
         parsed = queries.parse(query)
         no_fence = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
-        with self._folder.explained():
+        with self._folder.translate_errors():
             searcher = index.searcher()
             most = min(limit, max(1, searcher.num_docs))  # tantivy makes room for that many hits beforehand
             try:
@@ -65,7 +72,7 @@ class SearchReader(KeyReader):
             except ValueError as error:
                 if "is not a fast field" not in str(error):
                     raise
-                raise queries.not_every_value(query) from None
+                raise queries.unindexed_field_error(query) from None
             rows = self._rows(searcher, hits, meta)
             texts = [name for name, kind in meta.fields.items() if kind == "text"]
             marks = {
@@ -87,7 +94,7 @@ class SearchReader(KeyReader):
         return python_rows(from_objects(objects, meta.schema))
 
     def _live(self) -> tuple[tantivy.Index, IndexMeta]:
-        with self._lock, self._folder.explained():
+        with self._lock, self._folder.translate_errors():
             for _ in range(3):  # the generation may change between a look at CURRENT and one at its folder
                 pointer = self._stamp_of_current()
                 generation = self._folder.live()
@@ -105,7 +112,7 @@ class SearchReader(KeyReader):
                     self._opened = (pointer, commit, index, meta)
                     self._followed.reads(generation, self._followed.seen)
                     return index, meta
-            raise nothing_live(self._projection)
+            raise nothing_live_error(self._projection)
 
     def _stamp_of_current(self) -> Stamp | None:
         try:

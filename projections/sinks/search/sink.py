@@ -65,7 +65,7 @@ class SearchSink:
     def _folder(self, store: str, projection: str) -> SearchFolder:
         return SearchFolder(f"sink {self._spec.sink!r}", self._path, store, projection)
 
-    def _of(self, target: Target) -> SearchFolder:
+    def _folder_of(self, target: Target) -> SearchFolder:
         return self._folder(target.store, target.projection)
 
     def check(self, target: Target) -> list[str]:
@@ -75,7 +75,7 @@ class SearchSink:
 
     def create(self, target: Target) -> None:
         raise_problems(target, column_problems(target) + field_problems(self._spec, target))
-        folder = self._of(target)
+        folder = self._folder_of(target)
         meta = IndexMeta(target.key, target.schema, dict(self._spec.fields))
         known = folder.meta(target.generation)
         if known is not None and known != meta:
@@ -87,7 +87,7 @@ class SearchSink:
             folder.remove(target.generation)
             known = None
         place = folder.generation(target.generation)
-        with folder.explained():
+        with folder.translate_errors():
             place.mkdir(parents=True, exist_ok=True)
             if not (place / "meta.json").exists():
                 tantivy.Index(index_schema(self._spec.fields), str(place))
@@ -95,39 +95,39 @@ class SearchSink:
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[SearchLoad]:
-        folder = self._of(target)
+        folder = self._folder_of(target)
         index = folder.open_index(target.generation)
         if index is None or folder.meta(target.generation) is None:
             raise UsageError(f"{target} does not exist in the sink", hint="create it first")
-        with folder.explained():
+        with folder.translate_errors():
             writer = index.writer(_WRITER_BYTES, _WRITER_THREADS)
         load = SearchLoad(writer, folder, self._spec, target, first=expected is None, to=to)
         try:
             # Only now: between a look at the fence and the lock another process could have written.
-            with folder.explained():
+            with folder.translate_errors():
                 index.reload()
             check_step(target, read_fence(index, target), expected, to)
             yield load
         finally:
-            with folder.explained():
+            with folder.translate_errors():
                 if not load.committed:
                     writer.rollback()
                 writer.wait_merging_threads()
 
     def fence(self, target: Target) -> Fence | None:
-        folder = self._of(target)
+        folder = self._folder_of(target)
         index = folder.open_index(target.generation)
-        with folder.explained():
+        with folder.translate_errors():
             return None if index is None else read_fence(index, target)
 
     def promote(self, target: Target, expected_live: int | None) -> None:
-        self._of(target).promote(target, expected_live, self.fence)
+        self._folder_of(target).promote(target, expected_live, self.fence)
 
     def live(self, store: str, projection: str) -> int | None:
         return self._folder(store, projection).live()
 
     def drop(self, target: Target) -> None:
-        self._of(target).drop(target)
+        self._folder_of(target).drop(target)
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
         with self.snapshot(target) as found:
@@ -136,12 +136,12 @@ class SearchSink:
     @contextmanager
     def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
         """The rows and fence of one commit: a searcher keeps its files open, even those that later commits remove."""
-        folder = self._of(target)
+        folder = self._folder_of(target)
         index = folder.open_index(target.generation)
         if index is None:
             yield SinkSnapshot(None, iter(()))
             return
-        with folder.explained():
+        with folder.translate_errors():
             searcher = index.searcher()
             fence = read_fence(index, target, searcher)
         yield SinkSnapshot(fence, self._rows(folder, target, index, searcher))
@@ -156,7 +156,7 @@ class SearchSink:
                 f"{target}: what readers need to know of it, tailrace.json, is gone or of another generation",
                 hint=f"tailrace rebuild {target.projection}",
             )
-        with folder.explained():
+        with folder.translate_errors():
             rows = tantivy.Query.term_query(index.schema, KIND, IS_ROW, "basic")
             hits = searcher.search(rows, limit=max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
@@ -171,7 +171,7 @@ class SearchSink:
         target: Target,
     ) -> pa.RecordBatch:
         try:
-            with folder.explained():
+            with folder.translate_errors():
                 return from_objects([stored_row(searcher, address) for address in addresses], target.schema)
         except (IntegrityError, pa.ArrowException, TypeError) as error:
             raise DifferenceFound(
@@ -201,7 +201,7 @@ class SearchLoad:
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
         gone = keys_for(self._target, deletes)
-        with self._folder.explained():
+        with self._folder.translate_errors():
             for piece in pieces(rows):
                 self._replace(piece)
             for text in key_texts(self._target, gone):
@@ -212,7 +212,7 @@ class SearchLoad:
         fence.add_text(KIND, IS_FENCE)
         values = {"log_id": self._to.log_id, "epoch": self._to.epoch, "epoch_hash": self._to.epoch_hash}
         fence.add_bytes(ROW, dump(values).encode())
-        with self._folder.explained():
+        with self._folder.translate_errors():
             self._writer.delete_documents_by_term(KIND, IS_FENCE)
             self._writer.add_document(fence)
             self._writer.commit()

@@ -99,7 +99,9 @@ def capture(
     with invocation.store() as store:
         running = Running(store, chosen, record)
         collector = Collector(store, chosen, running.statuses)
-        goals = [Goal.now(store, name, settings) for name, settings in chosen] if until_idle else None
+        goals = (
+            [Goal.at_server_end(store, name, settings) for name, settings in chosen] if until_idle else None
+        )
         with (
             metrics_server(
                 collector, metrics_port, metrics_address or metrics.address, invocation.output.note
@@ -133,7 +135,7 @@ class Running:
         self.store = store
         self._latest: dict[str, CaptureStatus] = {}
         self._captures = {
-            name: Capture(store, name, settings, stop=self.stop, report=self._reported, record=record)
+            name: Capture(store, name, settings, stop=self.stop, report=self._note_status, record=record)
             for name, settings in sources
         }
         self._pool = ThreadPoolExecutor(len(self._captures), thread_name_prefix="capture")
@@ -155,7 +157,7 @@ class Running:
     def statuses(self) -> list[CaptureStatus]:
         return [self._latest[name] for name in self._captures if name in self._latest]
 
-    def _reported(self, status: CaptureStatus) -> None:
+    def _note_status(self, status: CaptureStatus) -> None:
         self._latest[status.source] = status
 
 
@@ -172,7 +174,7 @@ class Goal:
     _looked_at: float = field(default=float("-inf"), init=False)
 
     @classmethod
-    def now(cls, store: Store, source: str, settings: SourceSettings) -> Goal:
+    def at_server_end(cls, store: Store, source: str, settings: SourceSettings) -> Goal:
         """Where the server's WAL ends now. Raises TransientError when it is out of reach."""
         from tailrace.status import server_flush_lsn
 
@@ -184,7 +186,7 @@ class Goal:
             )
         return cls(store, source, settings, lsn)
 
-    def reached(self) -> bool:
+    def is_reached(self) -> bool:
         """Quarantined topics count only while a retry is requested; topics without a table never."""
         state = self.store.source(self.source)
         if state is None or not state.loaded or state.through_lsn < self.lsn:
@@ -244,7 +246,7 @@ def watch(
         now = time.monotonic()
         if seconds is not None and now - started >= seconds:
             return
-        if goals is not None and all(goal.reached() for goal in goals):
+        if goals is not None and all(goal.is_reached() for goal in goals):
             for text in (text for goal in goals for text in goal.unloadable):
                 output.note(text)
             return

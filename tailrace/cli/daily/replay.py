@@ -75,7 +75,7 @@ def _to_output(
     from tailrace.cli.log.row_format import documents
 
     replayed = 0
-    for batch in between(store, topic, start, end):
+    for batch in rows_between(store, topic, start, end):
         for document in documents(topic, batch):
             invocation.output.document(document)
             replayed += 1
@@ -83,7 +83,9 @@ def _to_output(
     return replayed
 
 
-def between(store: Store, topic: TopicId, start: str | None, end: str | None) -> Iterator[pa.RecordBatch]:
+def rows_between(
+    store: Store, topic: TopicId, start: str | None, end: str | None
+) -> Iterator[pa.RecordBatch]:
     """Rows of ``topic`` that the cut ``end`` holds and the cut before ``start`` does not."""
     import pyarrow as pa
     import pyarrow.compute as pc

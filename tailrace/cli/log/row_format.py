@@ -22,7 +22,7 @@ ROW_OPS: Mapping[str, str] = {
 SORTED_ROWS_MAX = 200_000  # of one epoch; of a larger one (a load) rows stay as they are stored
 
 
-def in_commit_order(followed: Iterable[Followed]) -> Iterator[Document]:
+def sort_by_commit(followed: Iterable[Followed]) -> Iterator[Document]:
     """Documents of rows that come epoch by epoch, within an epoch by commit. A truncate, which is in every
     partition, comes once."""
     seen: set[tuple[Any, ...]] = set()
@@ -111,9 +111,9 @@ def one_line(document: Mapping[str, Any]) -> str:
     if document["op"] == "t":
         return "all rows"
     cells = document["after"] if document["after"] is not None else document["key"]
-    text = ", ".join(f"{name}={shown(value)}" for name, value in (cells or {}).items())
+    text = ", ".join(f"{name}={cell_line(value)}" for name, value in (cells or {}).items())
     moved = document.get("moved_from")
-    return f"{text} (key was {', '.join(shown(value) for value in moved.values())})" if moved else text
+    return f"{text} (key was {', '.join(cell_line(value) for value in moved.values())})" if moved else text
 
 
 def difference(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> str:
@@ -121,9 +121,9 @@ def difference(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> 
     if new is None:
         return "row deleted"
     if old is None:
-        return ", ".join(f"{name}={shown(value)}" for name, value in new.items())
+        return ", ".join(f"{name}={cell_line(value)}" for name, value in new.items())
     changed = [
-        f"{name}: {shown(old.get(name))} → {shown(value)}"
+        f"{name}: {cell_line(old.get(name))} → {cell_line(value)}"
         for name, value in new.items()
         if value is ERASED or old.get(name) != value  # nobody knows whether an erased one changed
     ]
@@ -133,7 +133,7 @@ def difference(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> 
 CELL_LENGTH_MAX = 60  # characters of one cell on a line for people; --json has it whole
 
 
-def shown(value: object) -> str:
+def cell_line(value: object) -> str:
     """A cell on one short line."""
     text = "NULL" if value is None else str(value).replace("\n", "⏎")
     return text if len(text) <= CELL_LENGTH_MAX else text[: CELL_LENGTH_MAX - 1] + "…"

@@ -105,7 +105,7 @@ def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Docum
 
 def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[str, list[Document]]:
     """Domain events and logical messages of the transactions in ``history``, by commit LSN."""
-    from tailrace.cli.log.row_format import in_commit_order
+    from tailrace.cli.log.row_format import sort_by_commit
     from tailrace.eventstore.model.position import Cut
     from tailrace.eventstore.model.topic import TopicKind
     from tailrace.eventstore.subscriptions.filter import Filter
@@ -116,7 +116,7 @@ def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[st
     topics = [info for info in store.topics(source) if info.kind is not TopicKind.TABLE]
     found: dict[str, list[Document]] = {}
     for epoch in epochs:
-        for row in in_commit_order(read_between(store, topics, epoch - 1, Cut(epoch), Filter())):
+        for row in sort_by_commit(read_between(store, topics, epoch - 1, Cut(epoch), Filter())):
             if row["lsn"] in lsns:
                 found.setdefault(row["lsn"], []).append(row)
     return found
@@ -150,6 +150,6 @@ def event_line(event: Mapping[str, Any]) -> str:
     after = event["after"] or {}
     if "type" not in after:
         return f"message {after.get('prefix', '')}"
-    from tailrace.cli.log.row_format import shown
+    from tailrace.cli.log.row_format import cell_line
 
-    return f"{after['type']} on {after['stream']} v{after['version']}: {shown(after['data'])}"
+    return f"{after['type']} on {after['stream']} v{after['version']}: {cell_line(after['data'])}"

@@ -169,20 +169,20 @@ def _key(store: Store, infos: Sequence[TopicInfo], text: str) -> list[tuple[str,
 def _latest_and_following(
     store: Store, patterns: Sequence[str], chosen: Filter, count: int, until: str | None, follow: bool
 ) -> Iterator[Document]:
-    from tailrace.cli.log.row_format import in_commit_order
+    from tailrace.cli.log.row_format import sort_by_commit
     from tailrace.eventstore.subscriptions.tail import tail
 
     end = store.cut(until)
     yield from _latest(store, patterns, chosen, count, end)
     if follow:
-        yield from in_commit_order(tail(store, patterns, end.epoch, None, chosen, None))
+        yield from sort_by_commit(tail(store, patterns, end.epoch, None, chosen, None))
 
 
 def _latest(
     store: Store, patterns: Sequence[str], chosen: Filter, count: int, end: Cut
 ) -> Sequence[Document]:
     """The last ``count`` rows, looking back over ever more epochs until there are enough."""
-    from tailrace.cli.log.row_format import in_commit_order
+    from tailrace.cli.log.row_format import sort_by_commit
     from tailrace.eventstore.subscriptions.filter import matching_topics
     from tailrace.eventstore.subscriptions.tail import read_between
 
@@ -190,7 +190,7 @@ def _latest(
     window = LATEST_EPOCHS
     while count:
         after = max(0, end.epoch - window)
-        found = deque(in_commit_order(read_between(store, infos, after, end, chosen)), maxlen=count)
+        found = deque(sort_by_commit(read_between(store, infos, after, end, chosen)), maxlen=count)
         if len(found) == count or not after:
             return found
         window *= 4
@@ -200,12 +200,12 @@ def _latest(
 def _from(
     store: Store, patterns: Sequence[str], chosen: Filter, start: str, until: str | None, follow: bool
 ) -> Iterator[Document]:
-    from tailrace.cli.log.row_format import in_commit_order
+    from tailrace.cli.log.row_format import sort_by_commit
     from tailrace.eventstore.subscriptions.tail import tail
 
     timeout = None if follow else 0.0
     behind = str(max(int(start) - 1, 0)) if start.isascii() and start.isdigit() else start
-    return in_commit_order(tail(store, patterns, behind, until, chosen, timeout))
+    return sort_by_commit(tail(store, patterns, behind, until, chosen, timeout))
 
 
 def _printer(invocation: Invocation, form: Format) -> Callable[[Document], None]:

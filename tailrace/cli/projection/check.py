@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tailrace.projections.refresh.plan import Plan
 
 
-def print_examined(invocation: Invocation, examined: CheckReport, planned: Plan | None) -> None:
+def print_report(invocation: Invocation, examined: CheckReport, planned: Plan | None) -> None:
     """One projection. ``planned`` is what its next refresh would do."""
     if invocation.output.json:
         invocation.output.document(_document(examined, planned))
@@ -63,16 +63,16 @@ def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
         "projection": examined.projection,
         "place": examined.place,
         "ok": examined.ok,
-        "findings": [_finding(found) for found in examined.findings],
+        "findings": [_finding_document(found) for found in examined.findings],
         "verdict": verdict,
-        "reasons": [_finding(found) for found in examined.reasons],
+        "reasons": [_finding_document(found) for found in examined.reasons],
         "full_when_changed": list(examined.whole),
         "remarks": list(examined.remarks),
         "next": None if planned is None else {"kind": planned.kind, "reason": planned.reason},
     }
 
 
-def _finding(found: DefinitionFinding) -> dict[str, object]:
+def _finding_document(found: DefinitionFinding) -> dict[str, object]:
     return {
         "level": found.level,
         "what": found.what,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.errors import report, worst_code
-from tailrace.cli.invocation import Invocation, unknown
+from tailrace.cli.invocation import Invocation, unknown_name
 from tailrace.cli.progress import Reporter
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import count
@@ -161,7 +161,9 @@ def require_known(context: ProjectionContext, names: Sequence[str]) -> list[str]
             raise UsageError(
                 f"there is no projection {name!r} in what loads; {error.message}", hint=error.hint
             )
-        raise unknown("projection", name, context.projections, "does [projections] name its module or file?")
+        raise unknown_name(
+            "projection", name, context.projections, "does [projections] name its module or file?"
+        )
     return list(dict.fromkeys(names))
 
 

@@ -60,21 +60,23 @@ def _print_diff(invocation: Invocation, found: GenerationDiff) -> None:
         f" {found.only_in_second:,} only in {other}"
     )
     for sample in found.samples if disclosure.values_are_shown() else ():
-        output.line(f"  {_shown(sample.key)}")
+        output.line(f"  {_row_text(sample.key)}")
         for number, row in ((one, sample.first), (other, sample.second)):
-            output.line(f"    {number}: {_changed(sample, row) if row is not None else 'no row'}")
+            output.line(f"    {number}: {_difference_text(sample, row) if row is not None else 'no row'}")
     if found.samples:
         print_hidden_note(invocation)
 
 
-def _changed(sample: Sample, row: Row) -> str:
+def _difference_text(sample: Sample, row: Row) -> str:
     """A row; only the values that differ where both generations have it."""
     if sample.first is None or sample.second is None:
-        return _shown({name: value for name, value in row.items() if name not in sample.key})
-    return _shown({name: value for name, value in row.items() if sample.first[name] != sample.second[name]})
+        return _row_text({name: value for name, value in row.items() if name not in sample.key})
+    return _row_text(
+        {name: value for name, value in row.items() if sample.first[name] != sample.second[name]}
+    )
 
 
-def _shown(row: Row) -> str:
+def _row_text(row: Row) -> str:
     return ", ".join(f"{name}={value!s}" for name, value in row.items())
 
 

@@ -70,7 +70,7 @@ def job(
         main=main or jobs.main_file(),
         config=config_at or str(configuration.path),
         env=configuration.env,
-        command=_checked(context, command or ["run", "--once"]),
+        command=_check(context, command or ["run", "--once"]),
         master=settings.spark.master,
         driver_memory=settings.spark.driver_memory,
         spark_version=_spark_version(),
@@ -98,7 +98,7 @@ def _text(form: Form, described: Job, settings: Settings, image: str | None) -> 
             return jobs.kubernetes(replace(described, image=image or ""))
 
 
-def _checked(context: typer.Context, command: list[str]) -> tuple[str, ...]:
+def _check(context: typer.Context, command: list[str]) -> tuple[str, ...]:
     """The command, which the parser takes: a job that ends with a usage error is none."""
     from tailrace.jobs import RUNNERS
 

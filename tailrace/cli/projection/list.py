@@ -8,7 +8,7 @@ import typer
 
 from tailrace.cli.errors import report, worst_code
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
-from tailrace.cli.projection.check import print_examined
+from tailrace.cli.projection.check import print_report
 from tailrace.cli.projection.context import (
     StaleOption,
     include_inputs,
@@ -137,13 +137,13 @@ def check_definitions(
         wanted = include_inputs(projections, names) if names else list(broken)
         note_broken(invocation, [name for name in broken if name not in wanted])
         for examined in [broken[name] for name in wanted if name in broken]:
-            print_examined(invocation, examined, None)
+            print_report(invocation, examined, None)
             code = code or examined.exit_code
         left = [name for name in names or projections.projections if name not in broken]
         for name in require_known(projections, left):
             examined = examine(projections, projections.projections[name])
             planned = plans(projections, [name])[0].plan if examined.ok else None
-            print_examined(invocation, examined, planned)
+            print_report(invocation, examined, planned)
             code = code or examined.exit_code
     return code
 

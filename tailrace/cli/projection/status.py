@@ -59,7 +59,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     found = [_status(each) for each in measure_progress(context, now, SinkInspector())]
     found += [
         ProjectionStatus(
-            each.projection, "no live generation: tailrace rebuild", failing=_failing(each.failing)
+            each.projection, "no live generation: tailrace rebuild", failing=_failure(each.failing)
         )
         for each in unbuilt_projections(store, now)
     ]
@@ -82,7 +82,7 @@ def _status(found: ProjectionProgress) -> ProjectionStatus:
         sink_behind_epochs=sink.lag_epochs if sink else None,
         sink_behind_seconds=round(sink.lag_seconds, 3) if sink else None,
         sink_problem=found.problem,
-        failing=_failing(found.failing),
+        failing=_failure(found.failing),
         unshown=found.unshown,
     )
 
@@ -102,7 +102,7 @@ def _frozen(epoch: int) -> str:
     return f"frozen at epoch {epoch:,}: no running definition matches it (why: tailrace projection list)"
 
 
-def _failing(record: RunRecord | None) -> Failing | None:
+def _failure(record: RunRecord | None) -> Failing | None:
     if record is None:
         return None
     return Failing(record.started, record.finished, record.tries, record.reason)

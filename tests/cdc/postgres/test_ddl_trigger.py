@@ -123,7 +123,9 @@ def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(
     assert root.schema is not None and root.schema.columns[2].fill == "9"
     execute(trigger_messages.dsn, "ALTER TABLE public.root ALTER a TYPE text USING upper(a)")
     rewritten = [
-        message for message in trigger_messages.messages() if message.change is ddl_message.Change.REWRITTEN
+        message
+        for message in trigger_messages.messages()
+        if message.change is ddl_message.DdlChange.REWRITTEN
     ]
     assert [message.relids for message in rewritten] == [(leaf.relid, root.relid)]
     execute(
@@ -134,7 +136,7 @@ def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(
     detached = [
         message
         for message in trigger_messages.messages()
-        if message.change is ddl_message.Change.REPARTITIONED
+        if message.change is ddl_message.DdlChange.REPARTITIONED
     ]
     assert [message.relids for message in detached] == [(leaf.relid, root.relid)]
     execute(
@@ -150,7 +152,7 @@ def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(
     (attached,) = [
         message
         for message in trigger_messages.messages()
-        if message.change is ddl_message.Change.REPARTITIONED
+        if message.change is ddl_message.DdlChange.REPARTITIONED
     ]
     assert attached.relids == (leaf.relid, root.relid) and attached.label == ("public", "leaf")
 
@@ -190,7 +192,7 @@ def test_it_never_makes_a_command_fail(trigger_messages: TriggerMessages) -> Non
     execute(trigger_messages.dsn, "DROP FUNCTION tailrace.ddl_tell(oid[], text, text)")
     trigger_messages.messages()
     execute(trigger_messages.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
-    assert [message.change for message in trigger_messages.messages()] == [ddl_message.Change.FAILED]
+    assert [message.change for message in trigger_messages.messages()] == [ddl_message.DdlChange.FAILED]
     execute(trigger_messages.dsn, "DROP FUNCTION tailrace.ddl_say(oid, text, text, jsonb)")
     execute(
         trigger_messages.dsn,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cdc.stream.assemble import TRANSITIONS, Action, Assembler, State
+from tailrace.cdc.stream.assemble import TRANSITIONS, Action, Assembler, AssemblyState
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.replication import moment
@@ -34,16 +34,16 @@ STREAMED = "SEcPKrpb"  # protocol 2 and 3: never asked for
 
 # What each state does with each message: k keep, d drop, x refuse. The state afterwards follows from B and C alone.
 EXPECTED = {
-    State.IDLE: {"k": "BRY", "d": "mA"},
-    State.OPEN: {"k": "CORYIUDTM", "d": "mA"},
-    State.SKIPPING: {"k": "RY", "d": "COIUDTMmA"},
+    AssemblyState.IDLE: {"k": "BRY", "d": "mA"},
+    AssemblyState.OPEN: {"k": "CORYIUDTM", "d": "mA"},
+    AssemblyState.SKIPPING: {"k": "RY", "d": "COIUDTMmA"},
 }
 
 
-def machine(state: State) -> Assembler:
+def machine(state: AssemblyState) -> Assembler:
     """In ``state``; the open transaction, if any, commits at 200."""
-    assembler = Assembler(HUGE, HUGE, skip_through=200 if state is State.SKIPPING else 100)
-    if state is not State.IDLE:
+    assembler = Assembler(HUGE, HUGE, skip_through=200 if state is AssemblyState.SKIPPING else 100)
+    if state is not AssemblyState.IDLE:
         assembler.feed(encode(pg.Begin(200, 2, 7)))
     return assembler
 
@@ -52,9 +52,9 @@ def gathered(assembler: Assembler) -> int:
     return assembler.pending_bytes
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", AssemblyState)
 @pytest.mark.parametrize("kind", OF_EACH_KIND)
-def test_every_state_answers_every_message(state: State, kind: str) -> None:
+def test_every_state_answers_every_message(state: AssemblyState, kind: str) -> None:
     assembler = machine(state)
     frame = encode(OF_EACH_KIND[kind])
     before = assembler.pending_bytes
@@ -68,20 +68,20 @@ def test_every_state_answers_every_message(state: State, kind: str) -> None:
         with pytest.raises(ProtocolError):
             assembler.feed(frame)
         assert assembler.pending_bytes == before
-        assert assembler.open == (state is not State.IDLE)
+        assert assembler.open == (state is not AssemblyState.IDLE)
         return
-    assert assembler.open == {"B": True, "C": False}.get(kind, state is not State.IDLE)
+    assert assembler.open == {"B": True, "C": False}.get(kind, state is not AssemblyState.IDLE)
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_refuses_every_other_tag(state: State) -> None:
+@pytest.mark.parametrize("state", AssemblyState)
+def test_every_state_refuses_every_other_tag(state: AssemblyState) -> None:
     for tag in set(range(256)) - set(b"BCORYIUDTMA"):
         with pytest.raises(ProtocolError):
             machine(state).feed(bytes([tag]) + b"\0" * 30)
 
 
-@pytest.mark.parametrize("state", State)
-def test_every_state_refuses_an_empty_message(state: State) -> None:
+@pytest.mark.parametrize("state", AssemblyState)
+def test_every_state_refuses_an_empty_message(state: AssemblyState) -> None:
     with pytest.raises(ProtocolError):
         machine(state).feed(b"")
 
@@ -96,9 +96,11 @@ def test_a_boundary_or_message_cut_short_is_refused(kind: str) -> None:
     frame = encode(OF_EACH_KIND[kind])
     for end in range(1, len(frame) if kind != "M" else 2):
         with pytest.raises(ProtocolError):
-            machine(State.IDLE if kind == "B" else State.OPEN).feed(frame[:end])
+            machine(AssemblyState.IDLE if kind == "B" else AssemblyState.OPEN).feed(frame[:end])
     with pytest.raises(ProtocolError):
-        machine(State.IDLE if kind == "B" else State.OPEN).feed(b"" if kind == "M" else frame + b"\0")
+        machine(AssemblyState.IDLE if kind == "B" else AssemblyState.OPEN).feed(
+            b"" if kind == "M" else frame + b"\0"
+        )
 
 
 @pytest.mark.parametrize(
@@ -108,11 +110,11 @@ def test_a_boundary_or_message_cut_short_is_refused(kind: str) -> None:
 )
 def test_a_commit_of_another_transaction_is_refused(commit: pg.Commit) -> None:
     with pytest.raises(ProtocolError):
-        machine(State.OPEN).feed(encode(commit))
+        machine(AssemblyState.OPEN).feed(encode(commit))
 
 
 def test_commits_must_go_forward() -> None:
-    assembler = machine(State.OPEN)
+    assembler = machine(AssemblyState.OPEN)
     assembler.feed(encode(OF_EACH_KIND["C"]))
     with pytest.raises(ProtocolError, match="not after"):
         assembler.feed(encode(pg.Begin(200, 2, 8)))
@@ -207,7 +209,7 @@ def test_a_large_block_stays_as_it_is_while_more_is_gathered() -> None:
 
 
 def test_an_open_transaction_stays_when_a_block_is_cut() -> None:
-    assembler = machine(State.OPEN)
+    assembler = machine(AssemblyState.OPEN)
     assembler.feed(encode(OF_EACH_KIND["I"]))
     assembler.feed(encode(OF_EACH_KIND["C"]))
     begin, insert, commit = (
@@ -229,7 +231,7 @@ def test_an_open_transaction_stays_when_a_block_is_cut() -> None:
 
 def test_relations_of_a_dropped_transaction_are_kept_for_the_next() -> None:
     """The server sends them once per connection."""
-    assembler = machine(State.SKIPPING)
+    assembler = machine(AssemblyState.SKIPPING)
     for kind in "RYIC":
         assembler.feed(encode(OF_EACH_KIND[kind]))
     assert assembler.cut() is None
@@ -243,7 +245,7 @@ def test_relations_of_a_dropped_transaction_are_kept_for_the_next() -> None:
 
 
 def test_messages_outside_transactions_are_counted_and_dropped() -> None:
-    assembler = machine(State.IDLE)
+    assembler = machine(AssemblyState.IDLE)
     assembler.feed(encode(OF_EACH_KIND["m"]))
     assert (assembler.dropped_messages, assembler.pending_bytes) == (1, 0)
 
@@ -274,7 +276,7 @@ def test_a_transaction_larger_than_an_epoch_is_handed_out_in_parts(rows: list[in
 
 
 def test_the_transaction_after_a_spilled_one_begins_anew() -> None:
-    assembler = machine(State.OPEN)
+    assembler = machine(AssemblyState.OPEN)
     assembler.spill()
     assembler.feed(encode(OF_EACH_KIND["C"]))
     assembler.feed(encode(OF_EACH_KIND["B"]))
@@ -286,10 +288,10 @@ def test_the_transaction_after_a_spilled_one_begins_anew() -> None:
 
 def test_only_an_open_transaction_that_is_first_in_line_can_be_spilled() -> None:
     with pytest.raises(ValueError, match="first in line"):
-        machine(State.IDLE).spill()
+        machine(AssemblyState.IDLE).spill()
     with pytest.raises(ValueError, match="first in line"):
-        machine(State.SKIPPING).spill()
-    waiting = machine(State.OPEN)
+        machine(AssemblyState.SKIPPING).spill()
+    waiting = machine(AssemblyState.OPEN)
     waiting.feed(encode(OF_EACH_KIND["C"]))
     waiting.feed(encode(OF_EACH_KIND["B"]))
     with pytest.raises(ValueError, match="first in line"):

@@ -21,7 +21,7 @@ from tailrace.projections import PostgresTable, Projection, ProjectionFailed, St
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, Placement
 from tailrace.projections.compute.compute import compute, define, output_schema
 from tailrace.projections.compute.progress import BucketCount, report_buckets
-from tailrace.projections.context import Report, silent
+from tailrace.projections.context import Report, report_nothing
 from tailrace.projections.generations.step_files import (
     BucketFiles,
     StepFiles,
@@ -47,7 +47,7 @@ class Generation:
     storage: LocalStorage
     projection: Projection
     files: Mapping[int, BucketFiles]
-    report: Report = silent
+    report: Report = report_nothing
 
     def refresh(self, orders: pa.Table) -> list[BucketOutcome]:
         frame = self.spark.createDataFrame(orders, from_arrow_schema(orders.schema))

@@ -20,7 +20,7 @@ from tailrace.projections.analysis.check import examine
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.load import gather_mistakes
 from tailrace.projections.definition.model import ProjectionFailed
-from tailrace.projections.definition.order import circle_of, in_order
+from tailrace.projections.definition.order import circle_of, refresh_order
 from tailrace.projections.generations.result_input import result_at
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
@@ -248,7 +248,11 @@ def test_what_was_built_anew_is_read_anew(shop: ShopLog, diamond: ProjectionCont
 def test_they_are_refreshed_behind_what_they_read_and_a_circle_is_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert in_order(EACH, ["diamond", "cities", "anti_join_idle"]) == ["anti_join_idle", "diamond", "cities"]
+    assert refresh_order(EACH, ["diamond", "cities", "anti_join_idle"]) == [
+        "anti_join_idle",
+        "diamond",
+        "cities",
+    ]
     assert circle_of(EACH, "diamond") == []
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "circular_views.py").write_text(

@@ -22,7 +22,7 @@ from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.frames import local_frame, read_changes, shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, plan_reads
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.order import in_order
+from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.result_input import ResultInput
@@ -240,7 +240,7 @@ def history(
     with Store.open(settings.store, create=True) as store:
         shop = RandomShop(ShopLog.start(store, ALTERABLE), Random(seed))
         done = shop.step(25)
-        gallery_in_order = {name: EACH[name] for name in in_order(EACH, chosen)}
+        gallery_in_order = {name: EACH[name] for name in refresh_order(EACH, chosen)}
         ctx = ProjectionContext(store, settings, gallery_in_order, clock=standing_still)
         unfiltered = EACH["crowded_cities"]
         while lacks_key(unfiltered, everything(ctx, unfiltered, store.cut())):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.projections.sinks.columns import from_json, from_texts, to_json, to_texts, unsupported
+from tailrace.projections.sinks.columns import from_json, from_texts, to_json, to_texts, unsupported_columns
 from tailrace.projections.sinks.postgres.binary_copy import write_digits
 from tailrace.projections.sinks.postgres.copy import column_type, copy_in, copy_out
 from tailrace.projections.sinks.redis.msgpack import from_packed, to_packed
@@ -212,7 +212,7 @@ def test_years_that_have_no_common_text_are_refused(column: pa.Array) -> None:
     ],
 )
 def test_types_no_sink_holds_are_named_with_advice(kind: pa.DataType) -> None:
-    (said,) = unsupported(pa.schema([("total", kind)]))
+    (said,) = unsupported_columns(pa.schema([("total", kind)]))
     assert "'total'" in said
     assert ":" in said
 
