@@ -199,6 +199,6 @@ def test_a_group_equals_its_model(catalog_url: str, store_dir: Path, scale: Scal
 
     run_machine(
         lambda: GroupMachine(open_store),
-        examples=scale.pick(smoke=3, full=50),
+        examples=scale.pick(smoke=2, full=50),
         steps=scale.pick(smoke=15, full=40),
     )

@@ -144,7 +144,11 @@ def test_a_look_up_opens_only_files_that_can_hold_the_answer(
     assert opened == []
 
 
-@pytest.mark.parametrize("place", ["fold_written", "fold_swapped:9"])
+@pytest.mark.parametrize(
+    ("catalog_url", "place"),
+    [("sqlite", "fold_written"), ("postgres", "fold_swapped:9")],
+    indirect=["catalog_url"],
+)
 def test_a_killed_fold_changes_nothing_and_is_finished_by_the_next(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str
 ) -> None:

@@ -216,7 +216,11 @@ def test_replaced_files_stay_for_a_while_for_those_without_a_lease(new_store: St
     assert collect_retired(store, 0)[0] == len(gone)
 
 
-@pytest.mark.parametrize("place", ["merge_written", "merge_swapped", "retired_removed:3"])
+@pytest.mark.parametrize(
+    ("catalog_url", "place"),
+    [("sqlite", "merge_written"), ("postgres", "merge_swapped"), ("sqlite", "retired_removed:3")],
+    indirect=["catalog_url"],
+)
 @pytest.mark.usefixtures("small_chunks")
 def test_killed_upkeep_changes_nothing_and_is_finished_by_the_next(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str

@@ -135,7 +135,11 @@ def test_readers_keep_reading_while_sealing(new_store: StoreFactory, monkeypatch
     assert everything(reader) == expected
 
 
-@pytest.mark.parametrize("place", ["segment_written:2", "seal_written", "seal_swapped"])
+@pytest.mark.parametrize(
+    ("catalog_url", "place"),
+    [("sqlite", "segment_written:2"), ("sqlite", "seal_written"), ("postgres", "seal_swapped")],
+    indirect=["catalog_url"],
+)
 def test_a_killed_sealer_changes_nothing(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str
 ) -> None:

@@ -391,7 +391,11 @@ with Store.open(settings, root=Path(sys.argv[2])) as store:
 """
 
 
-@pytest.mark.parametrize("place", ["retention_written", "retention_swapped"])
+@pytest.mark.parametrize(
+    ("catalog_url", "place"),
+    [("sqlite", "retention_written"), ("postgres", "retention_swapped")],
+    indirect=["catalog_url"],
+)
 def test_killed_retention_has_removed_all_or_nothing_and_is_finished_by_the_next(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str
 ) -> None:
