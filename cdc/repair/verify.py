@@ -161,8 +161,8 @@ def _wait_for(task: Task, control: Connection[Row], lsn: int, deadline: float, t
             slot = read_slot(control, reached.slot, task.address)
             running = slot is not None and slot.active_pid is not None
             raise TransientError(
-                f"the log of source {name} reaches {format_lsn(reached.through_lsn)}, {format_lsn(lsn)} is needed"
-                f" to compare it; it did not come within {timeout:.0f} s",
+                f"the log of source {name} is at {format_lsn(reached.through_lsn)} and did not reach {format_lsn(lsn)},"
+                f" where it is compared, within {timeout:.0f} s",
                 hint="capture is behind: wait and try again" if running else "start `tailrace capture`",
             )
         time.sleep(_POLL_SECONDS)

@@ -20,6 +20,7 @@ from tailrace.doctor.check import Check, Verdict, failed_check
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.metadata.quarantine import quarantined_topics
 from tailrace.eventstore.model.position import format_lsn
+from tailrace.terminal import count
 
 if TYPE_CHECKING:
     from tailrace.config.load import Configuration
@@ -237,13 +238,13 @@ def check_slots_of_source(
 def check_quarantine(store: Store, name: str) -> Iterator[Check]:
     """Tables that capture goes on without, because they cannot be decoded."""
     for each in quarantined_topics(store.catalog, name):
-        retry = (
-            f"tailrace source retry {each.topic.text}, once the cause is mended; or " if each.keeps else ""
+        retry = f"tailrace source retry {each.topic.text}, once the cause is fixed; or " if each.keeps else ""
+        stored = (
+            f"{count(each.frames, 'message')} stored for it" if each.keeps else "its messages are not stored"
         )
-        kept = f"{each.frames:,} messages are kept for it" if each.keeps else "its messages are not kept"
         yield Check(
             f"source {name} {each.topic.text}", "warn",
-            f"in quarantine since {format_lsn(each.lsn)}: {each.error}; {kept}",
+            f"in quarantine since {format_lsn(each.lsn)}: {each.error}; {stored}",
             f"{retry}tailrace source snapshot {each.topic.text}, which reads the table again",
         )  # fmt: skip
 

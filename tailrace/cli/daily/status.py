@@ -109,7 +109,9 @@ def _print_quarantine(invocation: Invocation, quarantine: Sequence[QuarantineSta
         (
             each.topic,
             each.lsn,
-            f"{each.undecoded[0]:,} messages, {size(each.undecoded[1])}" if each.undecoded else "nothing",
+            f"{count(each.undecoded[0], 'message')}, {size(each.undecoded[1])}"
+            if each.undecoded
+            else "nothing",
             each.error,
             f"tailrace source {'retry' if each.undecoded else 'snapshot'} {each.topic}",
         )
