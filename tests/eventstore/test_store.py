@@ -206,8 +206,8 @@ class StoreMachine(RuleBasedStateMachine):
         if found.epoch > model.start:
             tombstones = self.older_than(topic, model.policy.tombstones) if policy.compact else None
             model.begin_behind(cut, min(deleted, cut) if policy.compact else cut, tombstones)
-            (told,) = [each for each in done.removed if each.topic == topic.text]
-            assert told.epoch == cut
+            (removal,) = [each for each in done.removed if each.topic == topic.text]
+            assert removal.epoch == cut
         assert list(found.offsets) == model.first
 
     def older_than(self, topic: TopicId, seconds: float) -> int:
@@ -348,7 +348,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.read_on(self.readings[data.draw(st.integers(0, len(self.readings) - 1))], batches)
 
     def read_on(self, reading: Reading, batches: int) -> None:
-        """It gets all, or is told that retention was faster; never less, and nothing twice."""
+        """It gets all, or the error that retention was faster; never less, and nothing twice."""
         for _ in range(batches):
             try:
                 given = next(reading.rows, None)

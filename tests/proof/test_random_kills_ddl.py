@@ -30,22 +30,22 @@ def server(postgres_server: ServerFactory) -> PostgresServer:
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("told", [False, True], ids=["without the trigger", "with the trigger"])
+@pytest.mark.parametrize("trigger", [False, True], ids=["without the trigger", "with the trigger"])
 def test_random_kills_under_ddl_lead_to_what_the_source_holds(
-    server: PostgresServer, store_dir: Path, scale: Scale, told: bool
+    server: PostgresServer, store_dir: Path, scale: Scale, trigger: bool
 ) -> None:
     alterations.prepare(server.dsn())
     site = Site.at(store_dir, server.dsn(), tables=alterations.PATTERNS)
-    site.init(ddl=told)
-    rng = random.Random(told)
+    site.init(ddl=trigger)
+    rng = random.Random(trigger)
     victims = ["capture", "source", "capture", "both"]
     left = scale.pick(smoke=2, full=100)
     while left:
         rounds = [victims[left % 4] for left in range(left, max(left - _COMPARE_EVERY, 0), -1)]
         left -= len(rounds)
-        with alterations.writing(site.dsn, left), altering(site.dsn, left, told=told):
+        with alterations.writing(site.dsn, left), altering(site.dsn, left, trigger=trigger):
             kill(site, server, rounds, rng)
-        if not told:
+        if not trigger:
             alterations.touch(site.dsn)
         with RunningCapture(site) as capture:
             settle(capture)
@@ -80,12 +80,12 @@ def revived(capture: CaptureProcess, stack: ExitStack, site: Site) -> CapturePro
 
 
 @contextmanager
-def altering(dsn: str, seed: int, *, told: bool) -> Iterator[None]:
+def altering(dsn: str, seed: int, *, trigger: bool) -> Iterator[None]:
     """One DDL command after another beside what is done inside."""
     stop = threading.Event()
 
     def alter() -> None:
-        with closing(Alterer(dsn, seed, told=told)) as alterer:
+        with closing(Alterer(dsn, seed, trigger=trigger)) as alterer:
             while not stop.wait(0.2):
                 alterer.some(1)
 

@@ -151,9 +151,9 @@ def writing(dsn: str, seed: int, sessions: int = 2, pause: float = 0.005) -> Ite
 
 
 class Alterer:
-    """One random DDL after another. ``told``: also what only the event trigger shows."""
+    """One random DDL after another. ``trigger``: also what only the event trigger shows."""
 
-    def __init__(self, dsn: str, seed: int, *, told: bool) -> None:
+    def __init__(self, dsn: str, seed: int, *, trigger: bool) -> None:
         self._random = random.Random(seed)
         self._dsn = dsn
         self._connection = psycopg.connect(dsn, autocommit=True)
@@ -162,7 +162,7 @@ class Alterer:
             self._add, self._add_volatile, self._drop, self._rename, self._exchange, self._move, self._retype,
             self._retype_using, self._generate, self._rekey, self._again, self._recreate, self._swap, self._label,
         ]  # fmt: skip
-        if told:
+        if trigger:
             self._kinds += [self._rewrite_alike, self._rename_label, self._attribute]
         self.done: list[str] = []
 

@@ -1,7 +1,7 @@
 """``pyspark.daemon`` with the modules of our tasks in it: Spark's Python workers, four to six per session, are forked
 off a process that has them; each of its own took a second to import them.
 
-pyspark imports nothing before it forks, as libraries may start threads when they are loaded. Those that do are told
+pyspark imports nothing before it forks, as libraries may start threads when they are loaded. Those that do are set
 not to; a thread all the same ends this process, and with it the test.
 """
 

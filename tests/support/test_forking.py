@@ -88,7 +88,7 @@ def waiting(start: Start, folder: Path, *arguments: str) -> Iterator[subprocess.
 @pytest.mark.parametrize("new_session", [False, True])
 def test_a_process_begins_as_a_new_interpreter(tmp_path: Path, new_session: bool) -> None:
     (tmp_path / "probe.py").write_text(PROBE)
-    told = []
+    answers = []
     folders = ["/nowhere", str(REPOSITORY), str(Path(json.__file__).parents[1]), "/nowhere"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "ONE": "ä = 1", "COLUMNS": "99"}
     environment.pop("HOME", None)
@@ -97,11 +97,11 @@ def test_a_process_begins_as_a_new_interpreter(tmp_path: Path, new_session: bool
             argv("about", "ö", ""), cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             text=True, start_new_session=new_session,
         ) as process:  # fmt: skip
-            told.append(json.loads(process.communicate(timeout=60)[0]))
-    assert told[0] == told[1]
-    assert told[0]["leads a session"] == new_session
-    assert told[0]["environment"] == environment
-    assert told[0]["open"] == [0, 1, 2]
+            answers.append(json.loads(process.communicate(timeout=60)[0]))
+    assert answers[0] == answers[1]
+    assert answers[0]["leads a session"] == new_session
+    assert answers[0]["environment"] == environment
+    assert answers[0]["open"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_output_that_was_not_read_in_time_is_read_later(start: Start, tmp_path: 
 
 
 def test_a_text_is_run_as_a_program(start: Start, tmp_path: Path) -> None:
-    program = "import json, sys\ndef told(): return __name__, sys.argv, sys.path[:2]\n"
-    program += "print(json.dumps(told()))\nsys.exit(3)"
+    program = "import json, sys\ndef answer(): return __name__, sys.argv, sys.path[:2]\n"
+    program += "print(json.dumps(answer()))\nsys.exit(3)"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = forking.run(
         [sys.executable, "-c", program, "a", "-m"], timeout=60, cwd=tmp_path, env=environment, start=start

@@ -99,7 +99,7 @@ def is_beyond(capture: RunningCapture, transactions: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.versions
-def test_a_table_created_later_is_told_and_taken_up_by_init_while_writes_go_on(site: Site) -> None:
+def test_a_table_created_later_is_reported_and_taken_up_by_init_while_writes_go_on(site: Site) -> None:
     with init_and_capture(site) as capture:
         execute(
             site.dsn,
@@ -348,7 +348,7 @@ def test_a_default_that_filled_rows_and_was_dropped_makes_the_topic_be_read_agai
         assert_equals_source(site)
 
 
-def test_what_was_changed_behind_our_back_is_told(site: Site) -> None:
+def test_what_was_changed_behind_our_back_is_reported(site: Site) -> None:
     with init_and_capture(site) as capture:
         execute(
             site.dsn,

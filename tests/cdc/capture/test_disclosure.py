@@ -120,12 +120,12 @@ def test_lines_of_a_copy_and_its_context_are_not_repeated(database: str, shown: 
     assert "column n" in said
 
 
-def test_what_a_libpq_connection_says_has_no_values_and_is_told_whole() -> None:
+def test_what_a_libpq_connection_says_has_no_values_and_is_reported_whole() -> None:
     error = errors.failure(None, "server closed the connection unexpectedly", "reading", "shop")
     assert "server closed the connection unexpectedly" in error.message
 
 
-def test_names_of_the_schema_are_told(database: str) -> None:
+def test_names_of_the_schema_are_shown(database: str) -> None:
     """What is hidden is hidden by the kind of error, so the operator still learns which table it was."""
     with psycopg.connect(database, autocommit=True) as connection:
         for statement, name in (
@@ -155,8 +155,8 @@ def test_a_first_load_that_fails_on_a_value_does_not_tell_it(
         capture.forgive()
     assert isinstance(error, TailraceError) and "reading table public.notes" in str(error)
     assert_reported(str(error), shown, of="first load")
-    told = disclosure.traceback_of(error) + caplog.text + repr(capture.status)
-    assert has_mark(told) == shown
+    report = disclosure.traceback_of(error) + caplog.text + repr(capture.status)
+    assert has_mark(report) == shown
 
 
 class Ordered(BaseModel):
@@ -199,6 +199,6 @@ def test_a_traceback_has_frames_and_no_text_of_a_foreign_exception(shown: bool) 
 
     with pytest.raises(KeyError) as raised:
         convert()
-    told = disclosure.traceback_of(raised.value)
-    assert told.count("Traceback") == 2 and "in convert" in told and "pyarrow.lib.ArrowInvalid" in told
-    assert_reported(told, shown, of="a traceback")
+    report = disclosure.traceback_of(raised.value)
+    assert report.count("Traceback") == 2 and "in convert" in report and "pyarrow.lib.ArrowInvalid" in report
+    assert_reported(report, shown, of="a traceback")

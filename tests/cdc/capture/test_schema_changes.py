@@ -21,21 +21,23 @@ def site(database: str, store_dir: Path) -> Site:
     return Site.at(store_dir, database, tables=alterations.PATTERNS)
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["without the trigger", "with the trigger"])
+@pytest.mark.parametrize("trigger", [False, True], ids=["without the trigger", "with the trigger"])
 @pytest.mark.versions
-def test_random_ddl_under_writes_leads_to_what_the_source_holds(site: Site, scale: Scale, told: bool) -> None:
-    site.init(ddl=told)
+def test_random_ddl_under_writes_leads_to_what_the_source_holds(
+    site: Site, scale: Scale, trigger: bool
+) -> None:
+    site.init(ddl=trigger)
     rounds, count = scale.pick(smoke=(1, 17), full=(60, 20))
     with RunningCapture(site) as capture:
         for seed in range(rounds):
             with (
-                closing(Alterer(site.dsn, seed, told=told)) as alterer,
+                closing(Alterer(site.dsn, seed, trigger=trigger)) as alterer,
                 alterations.writing(site.dsn, seed),
             ):
                 capture.catch_up()
                 alterer.some(count)
                 print(*alterer.done, sep="\n")
-            if not told:
+            if not trigger:
                 alterations.touch(site.dsn)
             settle(capture)
             assert_equals_locked_source(capture)

@@ -87,8 +87,8 @@ def test_a_description_that_says_nothing_new_is_no_version() -> None:
     assert not decoded.changes and not decoded.new_schemas
 
 
-def test_a_swap_by_rename_is_told_exactly() -> None:
-    """Both captured: each topic goes with its table. The second captured by nobody: the name's new owner is told."""
+def test_a_swap_by_rename_is_described_exactly() -> None:
+    """If both are captured, each topic goes with its table. If the second is not, the name's new owner is reported."""
     stream = Stream()
     swap = (trigger_message(replace(T, name="old")), trigger_message(replace(OTHER, name="t")))
     stream.transaction(*swap)
@@ -133,7 +133,7 @@ def test_with_a_column_list_the_trigger_gives_identity_and_the_stream_the_column
     assert [(column.id, column.name) for column in schema.columns] == [(1, "id"), (7, "a")]
 
 
-def test_what_is_not_what_the_trigger_said_is_asked_of_the_catalog() -> None:
+def test_what_is_not_what_the_trigger_said_is_read_from_the_catalog() -> None:
     """A trigger that was disabled for a while."""
     added = replace(T, columns=[*T.columns, ("c", INT4, -1, False)])
     stream = Stream()
@@ -196,7 +196,7 @@ def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:
     assert decoded.rows[0].rows["after"].to_pylist() == [{"id": 1, "b": "y"}]
 
 
-def test_a_table_that_cannot_be_what_it_was_told_to_be_is_set_aside_alone() -> None:
+def test_a_table_that_cannot_be_what_the_trigger_said_is_quarantined_alone() -> None:
     """Its new key is a column that is left out; without the trigger the next row would show the same."""
     policies = Policies.of(SourceSettings(dsn=SecretStr("dbname=x"), columns={"public.t.a": "drop"}))
     known = {
@@ -214,7 +214,7 @@ def test_a_table_that_cannot_be_what_it_was_told_to_be_is_set_aside_alone() -> N
 
 
 @pytest.mark.parametrize("tells", [False, True])
-def test_a_column_named_like_one_of_a_state_sets_its_table_aside(tells: bool) -> None:
+def test_a_column_named_like_one_of_a_state_puts_its_table_into_quarantine(tells: bool) -> None:
     clashing = replace(T, columns=[*T.columns, ("_raw", TEXT, -1, False)])
     stream = Stream()
     stream.transaction(

@@ -142,7 +142,7 @@ def test_a_renamed_table_stays_in_its_topic() -> None:
 N = pg.NULL
 
 
-def test_a_table_swapped_for_another_is_told_and_no_row_goes_astray() -> None:
+def test_a_table_swapped_for_another_is_reported_and_no_row_goes_astray() -> None:
     """The old table renamed, a new one put under its name: rows of both come in one transaction."""
     old, new = replace(V1, name="t_old"), replace(V1, relid=777)
     stream = Stream()

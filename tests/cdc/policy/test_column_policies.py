@@ -133,8 +133,8 @@ def test_the_plain_text_of_a_protected_column_is_nowhere_in_the_store(site: Site
             small, [("public", name) for name in ("people", "accounts", "full_identity", "bag")]
         )
         assert_sound(capture.store)
-        told = repr(capture.status)
-        assert SECRET not in told and KEY not in told
+        status = repr(capture.status)
+        assert SECRET not in status and KEY not in status
         people = query(
             site.dsn, "SELECT id, mail, name, born::text, letter, seen FROM people ORDER BY id::text"
         )
@@ -164,7 +164,7 @@ def test_the_plain_text_of_a_protected_column_is_nowhere_in_the_store(site: Site
         assert places_of(capture.store, site.root, held), "what is there is found"
 
 
-def test_a_change_of_policy_is_told_and_the_table_is_read_again(site: Site) -> None:
+def test_a_change_of_policy_is_reported_and_the_table_is_read_again(site: Site) -> None:
     execute(site.dsn, f"INSERT INTO people SELECT i, '{SECRET}' || i FROM generate_series(1, 5) i")
     plain = site.with_settings(columns={}, hash_key=None)
     plain.init()
@@ -172,7 +172,7 @@ def test_a_change_of_policy_is_told_and_the_table_is_read_again(site: Site) -> N
     def since(store: Store) -> list[int | None]:
         return [store.topic(table(name)).complete_since for name in ("people", "accounts")]
 
-    def captured(setting: Site, told: str = "") -> list[object]:
+    def captured(setting: Site, reason: str = "") -> list[object]:
         with setting.open() as store:
             before = since(store)
         with RunningCapture(setting) as capture:
@@ -180,7 +180,7 @@ def test_a_change_of_policy_is_told_and_the_table_is_read_again(site: Site) -> N
             def whole() -> bool:
                 now = since(capture.store)
                 changed = all(new != old for new, old in zip(now, before, strict=True))
-                return None not in now and (changed or not told)
+                return None not in now and (changed or not reason)
 
             capture.wait_until(whole)
             capture.catch_up()
@@ -188,7 +188,7 @@ def test_a_change_of_policy_is_told_and_the_table_is_read_again(site: Site) -> N
             capture.catch_up()
             assert_equals_source(setting)
             messages = [message for message in capture.status.messages if "people is read again" in message]
-            assert [told in message for message in messages] == [True] * bool(told)
+            assert [reason in message for message in messages] == [True] * bool(reason)
             return [row["email"] for row in rows_of(capture.store, "people")]
 
     mails = [f"{SECRET}{number}" for number in range(1, 6)]

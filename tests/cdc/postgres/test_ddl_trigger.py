@@ -37,13 +37,13 @@ TYPES = (
 
 
 class TriggerMessages:
-    """A database with the trigger, and what it told since the last question."""
+    """A database with the trigger, and its messages since they were last read."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self.address = Address.parse(dsn)
-        execute(dsn, *TYPES, "CREATE PUBLICATION told")
-        execute(dsn, "SELECT pg_create_logical_replication_slot('trigger', 'pgoutput')")
+        execute(dsn, *TYPES, "CREATE PUBLICATION ddl")
+        execute(dsn, "SELECT pg_create_logical_replication_slot('ddl', 'pgoutput')")
         with connect(self.address) as connection:
             install_trigger(connection, self.address)
         self.messages()
@@ -52,8 +52,8 @@ class TriggerMessages:
         """Decoded by the server as ``tailrace.cdc.postgres.replication`` asks for it; only our messages."""
         found = query(
             self.dsn,
-            "SELECT data FROM pg_logical_slot_get_binary_changes('trigger', NULL, NULL, 'proto_version', '1',"
-            " 'publication_names', 'trigger', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
+            "SELECT data FROM pg_logical_slot_get_binary_changes('ddl', NULL, NULL, 'proto_version', '1',"
+            " 'publication_names', 'ddl', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
         )
         # M, flags, LSN (8 bytes), prefix up to a zero, length (4 bytes), content
         return [ddl_message.parse(data[data.index(b"\0", 10) + 5 :]) for (data,) in found]
@@ -71,11 +71,11 @@ class TriggerMessages:
 @pytest.fixture
 def trigger_messages(database: str) -> Iterator[TriggerMessages]:
     yield TriggerMessages(database)
-    execute(database, "SELECT pg_drop_replication_slot('trigger')")
+    execute(database, "SELECT pg_drop_replication_slot('ddl')")
 
 
 @pytest.mark.versions
-def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(
+def test_its_messages_say_which_tables_a_command_touched_and_which_values_it_changed(
     trigger_messages: TriggerMessages,
 ) -> None:
     said = {
@@ -103,7 +103,7 @@ def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(
 
 
 @pytest.mark.versions
-def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(
+def test_its_messages_describe_rows_of_a_table_as_values_of_another_and_partitions(
     trigger_messages: TriggerMessages,
 ) -> None:
     execute(
@@ -158,7 +158,7 @@ def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(
 
 
 @pytest.mark.versions
-def test_a_rolled_back_command_is_not_told(trigger_messages: TriggerMessages) -> None:
+def test_a_rolled_back_command_has_no_message(trigger_messages: TriggerMessages) -> None:
     with psycopg.connect(trigger_messages.dsn) as connection:
         connection.execute("SAVEPOINT s")
         connection.execute("ALTER TABLE public.plain ADD COLUMN b int")
@@ -168,7 +168,7 @@ def test_a_rolled_back_command_is_not_told(trigger_messages: TriggerMessages) ->
 
 
 @pytest.mark.versions
-def test_a_user_without_any_right_on_it_alters_tables_and_is_told_of(
+def test_a_user_without_any_right_on_it_alters_tables_and_that_has_its_message(
     trigger_messages: TriggerMessages,
 ) -> None:
     role = f"somebody_{os.getpid()}"
@@ -188,7 +188,7 @@ def test_a_user_without_any_right_on_it_alters_tables_and_is_told_of(
 
 @pytest.mark.versions
 def test_it_never_makes_a_command_fail(trigger_messages: TriggerMessages) -> None:
-    """Its own defects are told; when not even that is possible, the command is all the same done."""
+    """Its own defects have a message; when not even that is possible, the command is all the same done."""
     execute(trigger_messages.dsn, "DROP FUNCTION tailrace.ddl_tell(oid[], text, text)")
     trigger_messages.messages()
     execute(trigger_messages.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
@@ -230,7 +230,7 @@ def test_it_survives_a_dump(
     )
     with connect(trigger_messages.address) as connection:
         remove_trigger(connection, trigger_messages.address)
-    execute(trigger_messages.dsn, "DROP SCHEMA public CASCADE", "DROP PUBLICATION told")
+    execute(trigger_messages.dsn, "DROP SCHEMA public CASCADE", "DROP PUBLICATION ddl")
     execute(trigger_messages.dsn, "CREATE SCHEMA public")
     subprocess.run(
         [postgres.bin("psql"), "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, trigger_messages.dsn],
@@ -329,7 +329,7 @@ def test_with_it_only_what_rewrote_rows_is_read_again(site: Site) -> None:
             (1, "id", None), (3, "a", "new"), (4, "c", None),
         ]  # fmt: skip
         assert_equals_source(site)
-    with RunningCapture(site) as capture:  # what was told is known without a row since
+    with RunningCapture(site) as capture:  # what a message said is known without a row since
         execute(site.dsn, "INSERT INTO public.simple VALUES (3, 'a', 'c')")
         capture.catch_up()
         assert len(capture.store.schemas(plain)[-1].columns) == 3 and since(capture, plain) == loaded

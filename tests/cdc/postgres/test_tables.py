@@ -326,13 +326,13 @@ def test_a_publication_of_the_users_own_is_captured_as_it_publishes_and_read_aga
         )
         capture.catch_up()
         all_equal(site)
-        told = " ".join(capture.status.messages)
+        reported = " ".join(capture.status.messages)
         for reason in (
             "it left the publication and came back",
             "its row filter changed",
             "its column list changed",
         ):
-            assert reason in told
+            assert reason in reported
         same = set(names) - again
         now = {name: capture.store.topic(table(name)).complete_since for name in same}
         assert now == {name: read[name] for name in same}

@@ -149,7 +149,7 @@ def test_a_slot_made_on_the_standby_carries_capture_over_a_planned_failover(
 def test_a_promoted_standby_without_the_slot_is_refused_also_with_one_made_too_late(
     primary: PostgresServer, postgres_server: ServerFactory, site: Site
 ) -> None:
-    """It lacks nothing, but what was committed before its slot began could not be told."""
+    """It lacks nothing, but what was committed before its slot began would be missing from the stream."""
     standby = start_standby(primary, postgres_server, primary_slot_name=LINK)
     with RunningCapture(site) as capture:
         insert(primary.dsn(), 101, 110)

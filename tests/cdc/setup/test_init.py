@@ -105,7 +105,7 @@ def test_patterns_choose_and_exclude(site: Site) -> None:
 
 
 @pytest.mark.versions
-def test_partitioned_tables_and_generated_columns_are_captured_as_told(site: Site) -> None:
+def test_partitioned_tables_and_generated_columns_are_captured_as_reported(site: Site) -> None:
     execute(
         site.dsn,
         "CREATE TABLE parts (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",
@@ -181,7 +181,7 @@ def test_the_catalog_never_captures_itself(database: str, store_dir: Path) -> No
 
 
 def test_what_projections_write_is_never_captured(postgres: PostgresServer, site: Site) -> None:
-    """Also when the source's user may not read the sink's own tables, and without being told of each generation."""
+    """Also when the source's user may not read the sink's own tables, and without a setting for each generation."""
     execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
     sink = PostgresSink(PostgresTable("mart", "totals"), SinkSettings(kind="postgres", dsn=site.dsn))
     fill(sink, target(1), [])

@@ -104,8 +104,8 @@ def test_everything_works_with_what_the_script_grants(admin: str, store_dir: Pat
         with site.open() as store:
             wait_until(lambda: all(each.complete_since is not None for each in store.topics(SOURCE)))
             assert table("later") in {each.id for each in store.topics(SOURCE)}
-            (asked,) = store.requests.ask(SNAPSHOT, [table("orders")])
-            wait_until(lambda: store.requests.get([asked.id])[0].state is RequestState.DONE)
+            (request,) = store.requests.ask(SNAPSHOT, [table("orders")])
+            wait_until(lambda: store.requests.get([request.id])[0].state is RequestState.DONE)
         assert_equals_source(site, [("public", "customers"), ("public", "orders"), ("public", "later")])
     execute(admin, "SELECT pg_drop_replication_slot('acme_shop')", "DELETE FROM customers WHERE id = 7")
     repaired = site.repair()
@@ -161,8 +161,8 @@ def test_a_privilege_that_goes_while_it_is_needed_is_named(admin: str, store_dir
     execute(admin, f"REVOKE EXECUTE ON {emit} FROM PUBLIC")
     with RunningCapture(site) as capture:
         capture.catch_up()
-        (asked,) = capture.store.requests.ask(SNAPSHOT, [table("orders")])
+        (request,) = capture.store.requests.ask(SNAPSHOT, [table("orders")])
         grant = "GRANT EXECUTE ON FUNCTION pg_logical_emit_message"
-        capture.wait_until(lambda: any(grant in told for told in capture.status.messages))
+        capture.wait_until(lambda: any(grant in message for message in capture.status.messages))
         execute(admin, f"GRANT EXECUTE ON {emit} TO PUBLIC")
-        wait_until(lambda: capture.store.requests.get([asked.id])[0].state is RequestState.DONE)
+        wait_until(lambda: capture.store.requests.get([request.id])[0].state is RequestState.DONE)

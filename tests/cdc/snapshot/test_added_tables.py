@@ -138,8 +138,8 @@ def test_a_table_rewritten_before_its_load_began_is_complete(added: AddedTable) 
     assert added.complete() and added.ids() == []
 
 
-def test_a_version_told_of_during_the_load_is_there_when_it_completes(added: AddedTable) -> None:
-    """No row needs to follow; what was told before the point is in what was read."""
+def test_a_version_announced_during_the_load_is_there_when_it_completes(added: AddedTable) -> None:
+    """No row needs to follow. What was announced before the point is in the rows that were read."""
     renamed = replace(LATER, columns=[LATER.columns[0], ("before", INT4, -1, False)])
     point = added.stream.transaction(trigger_message(renamed)) + 1
     added.stream.transaction(

@@ -212,7 +212,9 @@ def test_a_load_that_waits_for_a_lock_says_so_and_ends_when_it_is_stopped(
     monkeypatch.setattr("tailrace.cdc.context._REPORT_AFTER_SECONDS", 0.3)
     execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
     ((relid,),) = query(site.dsn, "SELECT 't'::regclass::oid::bigint")
-    told = 'reading waits for another session to end: could not obtain lock on relation "public.t"'
+    expected_message = (
+        'reading waits for another session to end: could not obtain lock on relation "public.t"'
+    )
     with (
         site.open() as store,
         connect(Address.parse(site.dsn)) as session,
@@ -223,7 +225,7 @@ def test_a_load_that_waits_for_a_lock_says_so_and_ends_when_it_is_stopped(
         user.execute("ALTER TABLE t ADD COLUMN a int")
         session.execute("BEGIN")
         loading = pool.submit(lock_tables, session, task.address, [relid], waiting=lock_wait(task))
-        wait_until(lambda: told in task.progress.status().messages)
+        wait_until(lambda: expected_message in task.progress.status().messages)
         task.stop.set()
         with pytest.raises(Stopped):
             loading.result(60)

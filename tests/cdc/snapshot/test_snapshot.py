@@ -224,7 +224,7 @@ def test_a_load_that_is_ended_between_two_steps_is_not_taken_for_whole(site: Sit
         assert not load.ready(0), "nothing was read"
 
 
-def test_a_load_is_as_slow_as_it_is_told_to_be_and_a_request_for_nothing_is_refused(site: Site) -> None:
+def test_a_load_is_as_slow_as_its_limit_and_a_request_for_nothing_is_refused(site: Site) -> None:
     with RunningCapture(site) as capture:
         capture.catch_up()
         (nothing,) = capture.store.requests.ask(SNAPSHOT, [table("nothing")])

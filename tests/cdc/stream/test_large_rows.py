@@ -159,6 +159,6 @@ def test_a_large_value_is_the_same_from_first_load_chunks_and_stream(
         capture.wait_until(lambda: capture.is_complete(table("added")), 600)
         execute(database, f"UPDATE public.loaded SET data = {made} || '.' WHERE id = 2")
         capture.catch_up(600)
-        told = sum(FETCHED in text for text in capture.status.messages)
-        assert told == scale.pick(smoke=0, full=1)
+        fetched_in_binary = sum(FETCHED in text for text in capture.status.messages)
+        assert fetched_in_binary == scale.pick(smoke=0, full=1)
         assert_equals_source(site)

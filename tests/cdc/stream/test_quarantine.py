@@ -74,7 +74,7 @@ def retry(site: Site) -> None:
             assert_equals_source(site, [("public", "people"), ("public", "orders")])
 
 
-def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
+def test_the_others_go_on_and_frames_in_quarantine_are_decoded_in_order(
     site: Site, break_orders: Callable[[bool], None]
 ) -> None:
     site.init()
@@ -117,7 +117,7 @@ KILLS = [
 
 
 @pytest.mark.parametrize(("keeping", "decoding"), KILLS)
-def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
+def test_kill_while_frames_go_into_quarantine_or_are_decoded_loses_and_doubles_nothing(
     site: Site, break_orders: Callable[[bool], None], keeping: str, decoding: str
 ) -> None:
     init_and_load(site)
@@ -144,7 +144,7 @@ def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
         assert_sound(store)
 
 
-def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site) -> None:
+def test_a_table_without_columns_is_in_quarantine_until_it_is_read_again(site: Site) -> None:
     """A cause of which no newer version makes rows: the other remedy."""
     execute(site.dsn, "CREATE TABLE public.bare (n int)", "ALTER TABLE bare REPLICA IDENTITY FULL")
     site.init()
@@ -172,7 +172,7 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         assert_sound(capture.store)
 
 
-def test_what_is_kept_of_protected_columns_is_protected(
+def test_protected_columns_are_protected_in_quarantine(
     site: Site, break_orders: Callable[[bool], None]
 ) -> None:
     secret = "Zq7x-nobody-may-read-this"

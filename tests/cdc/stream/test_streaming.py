@@ -155,7 +155,7 @@ def test_protected_columns_of_a_streamed_transaction_are_in_nameless_files_alone
     execute(
         site.dsn,
         "CREATE TABLE public.people (id int PRIMARY KEY, email text, phone text, letter text, n int)",
-        "CREATE TABLE unseen (id int PRIMARY KEY, letter text)",  # its relation is told of in the stream alone
+        "CREATE TABLE unseen (id int PRIMARY KEY, letter text)",  # only the stream describes it
         f"INSERT INTO people SELECT 0, 'old', 'old', {LONG}",
     )
     policies = {

@@ -298,7 +298,7 @@ def test_a_user_without_rights(postgres: PostgresServer, database: str, tmp_path
         connection.execute("DROP ROLE log_guest")
 
 
-def test_a_transaction_that_the_server_rolled_back_is_not_told_as_a_server_out_of_reach(
+def test_a_transaction_that_the_server_rolled_back_is_not_reported_as_a_server_out_of_reach(
     database: str, tmp_path: Path
 ) -> None:
     with Store.open(StoreSettings(catalog=database), create=True, root=tmp_path) as store:

@@ -133,7 +133,7 @@ def test_a_maintainer_keeps_the_log_in_order_and_cannot_append(owner: Store, as_
         writer(store).append(batch(999, orders=[("u", 1)]))
 
 
-def test_erasing_takes_writer_and_maintainer_and_whoever_is_not_both_is_told_before(
+def test_erasing_takes_writer_and_maintainer_and_who_is_not_both_is_refused_before(
     owner: Store, as_: AS
 ) -> None:
     request = RedactionRequest(ORDERS, ["1"])

@@ -163,9 +163,9 @@ def test_offsets_that_were_edited_in_the_catalog_are_a_gap_or_an_overlap(store: 
     for by, problem in ((2, LogProblem.GAP), (-1, LogProblem.OVERLAP)):
         moved = [[partition, first + by, rows] for partition, first, rows in json.loads(row.ranges)]
         change(store, update(table).where(mine).values(ranges=json.dumps(moved)))
-        told = [finding for finding in store.verify(quick=True).findings if finding.place == row.path]
-        assert told[0].problem is problem
-        assert f"partition {moved[0][0]}" in told[0].detail
+        damage = [finding for finding in store.verify(quick=True).findings if finding.place == row.path]
+        assert damage[0].problem is problem
+        assert f"partition {moved[0][0]}" in damage[0].detail
         assert problems(store)[row.path] is not None
     change(store, update(table).where(mine).values(ranges=row.ranges))
     assert problems(store) == {}

@@ -1,4 +1,4 @@
-"""Of two that would work on the same the second is told who has it; one that died keeps nobody waiting for long."""
+"""A second worker on the same thing is refused with the holder named. One that died keeps nobody waiting for long."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def working_holders(store: Store) -> list[str]:
         return [worker.holder for worker in workers(connection, ("run:totals",))]
 
 
-def test_a_second_one_is_told_who_is_at_work_and_begins_nothing(new_store: StoreFactory) -> None:
+def test_a_second_one_is_refused_with_the_holder_named_and_begins_nothing(new_store: StoreFactory) -> None:
     store = new_store()
     both: Mapping[str, str] = {"run:other": "projection 'other'", **TOTALS}
     with work_lease(store.catalog, TOTALS, "run"):

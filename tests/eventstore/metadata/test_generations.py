@@ -1,4 +1,4 @@
-"""Projections in the catalog: every step is a compare-and-set, so of two processes one stands and one is told."""
+"""Projections in the catalog: every step is a compare-and-set, so of two processes one commits and one is refused."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_the_default_encryption_of_a_bucket_covers_what_is_written(s3: S3Server,
 
 
 @pytest.mark.parametrize("asked", [Encryption("AES256"), Encryption("aws:kms", "key-7")], ids=str)
-def test_what_is_written_is_encrypted_as_asked_for(s3: S3Server, bucket: str, asked: Encryption) -> None:
+def test_what_is_written_is_encrypted_as_configured(s3: S3Server, bucket: str, asked: Encryption) -> None:
     storage = ObjectStorage(bucket, "log", s3.endpoint, encryption=asked)
     storage.prepare()
     storage.write("small", b"1")
@@ -190,7 +190,7 @@ def test_what_refuses_encrypted_uploads_is_said_as_of_others(s3: S3Server, bucke
 
 
 @pytest.mark.servers
-def test_a_server_that_does_not_encrypt_as_asked_for_gets_nothing(
+def test_a_server_that_does_not_encrypt_as_configured_gets_nothing(
     s3proxy: S3Server, s3proxy_bucket: str
 ) -> None:
     plain = ObjectStorage(s3proxy_bucket, "log", s3proxy.endpoint)
@@ -202,7 +202,7 @@ def test_a_server_that_does_not_encrypt_as_asked_for_gets_nothing(
 
 
 @pytest.mark.servers
-def test_a_server_that_refuses_the_clients_checksums_is_told_from_others(
+def test_a_server_that_refuses_the_clients_checksums_is_recognized(
     s3proxy: S3Server, s3proxy_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_REQUEST_CHECKSUM_CALCULATION")

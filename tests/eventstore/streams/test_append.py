@@ -372,7 +372,7 @@ def test_installing_again_and_at_the_same_time_does_it_once(database: str) -> No
         install(database)
 
 
-def test_an_unreachable_server_and_a_wrong_dsn_are_told(database: str) -> None:
+def test_an_unreachable_server_and_a_wrong_dsn_are_reported(database: str) -> None:
     with pytest.raises(OperatorError, match="cannot be made"):
         _install_as_nobody(database)
     with pytest.raises(UsageError, match="dsn"):

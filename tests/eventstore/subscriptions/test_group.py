@@ -152,7 +152,7 @@ def test_a_member_goes_on_behind_what_was_committed_and_gets_the_rest_again(stor
 
 @pytest.mark.parametrize("sealed", [False, True])
 @one_catalog
-def test_it_starts_where_it_was_told_to(store: Store, sealed: bool) -> None:
+def test_it_starts_where_its_group_was_set_to(store: Store, sealed: bool) -> None:
     fill(store, 20)
     if sealed:
         store.seal()

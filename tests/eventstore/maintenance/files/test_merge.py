@@ -284,7 +284,7 @@ def test_a_round_is_due_after_enough_epochs_large_ones_too_and_when_replaced_fil
     assert is_due(new_store(upkeep=AT_ONCE)), "the replaced files may go now"
 
 
-def test_of_two_rounds_the_later_is_told_and_changes_nothing(new_store: StoreFactory) -> None:
+def test_of_two_rounds_the_later_is_refused_and_changes_nothing(new_store: StoreFactory) -> None:
     store, other = new_store(), new_store()
     fill(store, 6)
     with leases.maintainer_lease(store.catalog), pytest.raises(leases.Busy, match="upkeep is under way"):

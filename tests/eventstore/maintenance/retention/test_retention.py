@@ -234,7 +234,7 @@ def _event(lsn: int) -> pa.Table:
 
 
 @one_catalog
-def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told(
+def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_named(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
     store = open_store(new_store, orders={"retention": "5s"})
