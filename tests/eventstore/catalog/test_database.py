@@ -341,7 +341,6 @@ def test_a_catalog_inside_a_publication_is_refused(database: str, tmp_path: Path
         assert store.take_over("shop").term == 1
 
 
-@pytest.mark.usefixtures("synced")
 def test_commits_are_durable(new_store: StoreFactory) -> None:
     """SQLite: WAL and FULL; Postgres: synchronous_commit, also where the server's default is off."""
     store = new_store()
