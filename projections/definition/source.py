@@ -20,6 +20,8 @@ from tailrace.projections.definition.sql_query import SqlQuery
 
 _TREES_MAX = 32
 """Parsed files in memory. A refresh looks at each file of a project several times; it is parsed once."""
+_PATHS_MAX = 8192
+"""Paths of which it is known whose they are. An analysis asks for the file of every loaded module and of every call."""
 
 
 @cache
@@ -33,6 +35,7 @@ def _foreign_roots() -> tuple[str, ...]:
     return tuple({os.path.realpath(folder) + os.sep for folder in libraries + own})
 
 
+@lru_cache(_PATHS_MAX)
 def is_project_file(path: str | None) -> bool:
     """Whether a source file is the user's own: not a library's, not the interpreter's, not ours."""
     if not path or path.startswith("<") or "pyspark.zip" in path or "py4j" in path:
