@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tailrace.eventstore.catalog import group_tables, tables
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.tailrace.conftest import Project
@@ -21,8 +22,8 @@ def test_a_store_of_this_versions_format_has_nothing_to_do(project: Project) -> 
     done = project.run("store", "upgrade", "--detailed-exitcode")
     assert done.code == 3
     assert done.out.splitlines() == [
-        "catalog tables: format 0001, this version's",
-        "groups tables: format 0001, this version's",
+        f"catalog tables: format {tables.REVISION}, this version's",
+        f"groups tables: format {group_tables.REVISION}, this version's",
         "nothing to do",
     ]
     (document,) = project.ok("store", "upgrade", "--phase", "post", "--json").documents
@@ -40,7 +41,8 @@ def test_a_format_that_is_not_known_is_refused_and_stays(project: Project, found
         connection.execute("UPDATE alembic_version SET version_num = ?", (found,))
     done = project.run("store", "upgrade")
     assert done.code == 7
-    assert f"format {found}; this version of Tailrace knows 0001 to 0001" in " ".join(done.err.split())
+    known = f"this version of Tailrace knows {tables.FIRST} to {tables.REVISION}"
+    assert f"format {found}; {known}" in " ".join(done.err.split())
     with sqlite3.connect(project.folder / ".tailrace" / "catalog.db") as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(found,)]
 
