@@ -73,7 +73,7 @@ class Topics:
         return tuple(topic for topic, info in self.tables.items() if info.complete_since is None)
 
     @property
-    def to_load(self) -> tuple[TopicId, ...]:
+    def pending_loads(self) -> tuple[TopicId, ...]:
         """The incomplete topics to load. Those in quarantine wait for a request."""
         return tuple(topic for topic in self.incomplete if topic not in self.quarantined)
 

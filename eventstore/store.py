@@ -14,17 +14,17 @@ from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.catalog.leases import maintainer_lease
 from tailrace.eventstore.catalog.open import open_catalog
 from tailrace.eventstore.errors import MissingFile, OperatorError
-from tailrace.eventstore.integrity.findings import Verified
+from tailrace.eventstore.integrity.findings import VerificationResult
 from tailrace.eventstore.integrity.verify import verify
 from tailrace.eventstore.log import sources
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.maintenance.files.fold import Folded, fold
-from tailrace.eventstore.maintenance.files.merge import Merged, merge
+from tailrace.eventstore.maintenance.files.fold import FoldResult, fold
+from tailrace.eventstore.maintenance.files.merge import MergeResult, merge
 from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.rounds import Round, maintain
-from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
+from tailrace.eventstore.maintenance.state_runs.compact import CompactionResult, compact
 from tailrace.eventstore.maintenance.state_runs.write import Workers
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.topic import Op, TopicId
@@ -35,7 +35,7 @@ from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
 from tailrace.eventstore.subscriptions.filter import Filter
 from tailrace.eventstore.subscriptions.group import Group, all_groups
-from tailrace.eventstore.subscriptions.tail import Followed, tail
+from tailrace.eventstore.subscriptions.tail import FollowedRows, tail
 
 
 class Store(Log):
@@ -117,7 +117,7 @@ class Store(Log):
         keys: Collection[tuple[str, ...] | str] | None = None,
         since: datetime | None = None,
         timeout: float | None = None,
-    ) -> Iterator[Followed]:
+    ) -> Iterator[FollowedRows]:
         """Rows of topics (names or patterns, ``!`` leaves out) epoch by epoch, as Arrow, changes or typed events,
         without a group. To go on later, keep the ``epoch`` that ended last, and start there.
 
@@ -149,11 +149,11 @@ class Store(Log):
         """Turn small epochs into Parquet per topic; readers see no difference. Gives the number of epochs sealed."""
         return seal(self, up_to_epoch)
 
-    def merge(self) -> list[Merged]:
+    def merge(self) -> list[MergeResult]:
         """Make few large files of many small neighbours; readers see no difference. Gives what was merged."""
         return list(merge(self, self.settings.upkeep.memory_bytes))
 
-    def fold(self) -> list[Folded]:
+    def fold(self) -> list[FoldResult]:
         """Move rows of old epochs from the catalog to files; look-ups see no difference. Gives what was written."""
         return list(fold(self, self.settings.upkeep.keep_epochs))
 
@@ -172,7 +172,7 @@ class Store(Log):
         *,
         report: Callable[[str], None] = lambda _: None,
         workers: Workers | None = None,
-    ) -> list[Compacted]:
+    ) -> list[CompactionResult]:
         """Seal, and make state runs of these tables or all (``maintain`` makes those that are worth it): readers of
         their state fold a run and the rows behind it. ``workers`` do the work instead of this process. Raises Busy
         when upkeep runs, Fenced when another one took over."""
@@ -192,7 +192,7 @@ class Store(Log):
         quick: bool = False,
         archives: bool = False,
         report: Callable[[str], None] = lambda _: None,
-    ) -> Verified:
+    ) -> VerificationResult:
         """Look whether the log is what was written, beside whatever runs: every checksum, hash and sum, every file and
         place. ``quick``: not what is in files and blobs; ``archives``: also the files in archives (OperatorError or
         TransientError when one is out of reach). Gives what was found, also when that is damage."""

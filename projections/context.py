@@ -16,7 +16,7 @@ from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.fingerprint import fingerprint
-from tailrace.projections.definition.load import Broken
+from tailrace.projections.definition.load import BrokenProject
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, Pin
 from tailrace.projections.sinks.contract import Sink, Target
@@ -50,7 +50,7 @@ class ProjectionContext:
         settings: Settings,
         projections: Mapping[str, Projection],
         *,
-        broken: Broken = Broken(),  # noqa: B008 it is immutable
+        broken: BrokenProject = BrokenProject(),  # noqa: B008 it is immutable
         report: Report = report_nothing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -150,7 +150,7 @@ class ProjectionContext:
             made_by |= generation.pin.computed_inputs
         return any(self.fingerprint(name) != known for name, known in made_by.items())
 
-    def why_frozen(self, generation: Generation) -> str:
+    def frozen_reason(self, generation: Generation) -> str:
         """In words, why no loaded definition matches it."""
         name = generation.projection
         if name in self.projections:

@@ -372,7 +372,7 @@ class BlockDecoder:
         for number, route in enumerate(self._routes):
             counted = self._routes.ignored_changes(number)
             self._work.ignored.update(counted)
-            at = found.of_route(number)
+            at = found.rows_of(number)
             if not len(at):
                 continue
             if isinstance(route, TableRoute):

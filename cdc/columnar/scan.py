@@ -48,7 +48,7 @@ class ScanResult:
     cells: Cells
     transactions: Ints
 
-    def of_route(self, number: int) -> NDArray[np.intp]:
+    def rows_of(self, number: int) -> NDArray[np.intp]:
         """The rows of a route, in commit order."""
         return np.flatnonzero(self.rows.route == number)
 
@@ -160,7 +160,7 @@ class Scan:
         count = int(self._state[kernels.TRANSACTIONS])
         return ScanResult(
             self._data,
-            _first(self._rows, rows),
+            _slice(self._rows, rows),
             self._cells,
             self._transactions[: 3 * count].reshape(count, 3),
         )
@@ -207,6 +207,6 @@ def _more(size: int, needed: int) -> int:
     return size if needed <= size else max(2 * size, needed) + _SPARE
 
 
-def _first(rows: Rows, count: int) -> Rows:
+def _slice(rows: Rows, count: int) -> Rows:
     columns: Any = [column[:count] for column in rows]
     return Rows(*columns)

@@ -53,7 +53,7 @@ class Ladder:
     spilled_transactions: int
     spilled_bytes: int
 
-    def behind(self, position: int | None) -> int | None:
+    def lag(self, position: int | None) -> int | None:
         """Bytes from the head down to ``position``."""
         return None if position is None else self.head - position
 

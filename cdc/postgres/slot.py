@@ -36,7 +36,7 @@ class SlotInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedSnapshot:
     """A new slot. Everything that commits below ``consistent_point`` is in ``snapshot``, everything else is streamed.
     The snapshot lives until the connection's next command."""
 
@@ -112,7 +112,7 @@ def create_exported(
     *,
     waiting: Callable[[], None],
     temporary: bool = False,
-) -> Exported:
+) -> ExportedSnapshot:
     """CREATE_REPLICATION_SLOT with an exported snapshot, which dies with the connection's next command or end.
 
     The server waits until every transaction that is running now has ended; meanwhile ``waiting`` is called about
@@ -138,7 +138,7 @@ def create_exported(
         raise errors.from_result(result, f"creating the replication slot {name}", address.text)
     point, snapshot = result.get_value(0, 1), result.get_value(0, 2)
     assert point is not None and snapshot is not None
-    return Exported(name, parse_lsn(point.decode()), snapshot.decode())
+    return ExportedSnapshot(name, parse_lsn(point.decode()), snapshot.decode())
 
 
 def _is_busy(connection: pq.abc.PGconn, address: Address) -> bool:

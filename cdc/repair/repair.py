@@ -22,7 +22,7 @@ from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
 from tailrace.cdc.postgres.errors import SlotLost
 from tailrace.cdc.postgres.publication import Publication, create_statement, read_publication
-from tailrace.cdc.postgres.slot import Exported, create_exported, drop_slot, read_slot, require_idle
+from tailrace.cdc.postgres.slot import ExportedSnapshot, create_exported, drop_slot, read_slot, require_idle
 from tailrace.cdc.repair.events import EventsRepair
 from tailrace.cdc.repair.report import TopicCorrections, TopicRepair
 from tailrace.cdc.repair.table import RepairContext, TableRepair
@@ -148,7 +148,7 @@ class _Repair:
 
     def _epoch(
         self,
-        exported: Exported,
+        exported: ExportedSnapshot,
         found: Sequence[TopicCorrections],
         moment: datetime,
         incarnation: Incarnation,
@@ -175,7 +175,7 @@ class _Repair:
         )
 
     def _compare(
-        self, writer: SourceWriter, exported: Exported, topics: Topics, publication: Publication
+        self, writer: SourceWriter, exported: ExportedSnapshot, topics: Topics, publication: Publication
     ) -> tuple[list[TopicCorrections], datetime]:
         with snapshot_session(self._address, exported.snapshot) as coordinator:
             publication = read_publication(coordinator, publication.name, self._address) or publication

@@ -12,7 +12,7 @@ from psycopg import Connection
 from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.context import Task
-from tailrace.cdc.postgres.slot import Exported
+from tailrace.cdc.postgres.slot import ExportedSnapshot
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.repair.corrections import Correction
 from tailrace.cdc.repair.digests import DigestBuilder, Digests
@@ -49,7 +49,7 @@ class RepairContext:
     task: Task
     tick: Callable[[str], None]
     writer: SourceWriter
-    exported: Exported
+    exported: ExportedSnapshot
     topics: Topics
     micros: int
 

@@ -41,11 +41,11 @@ class Inspection:
     policies: Policies
 
     @property
-    def published(self) -> Mapping[int, tuple[str, str]]:
+    def published_tables(self) -> Mapping[int, tuple[str, str]]:
         return self.publication.tables if self.publication else {}
 
     @property
-    def known(self) -> Sequence[TopicId]:
+    def known_topics(self) -> Sequence[TopicId]:
         return list(self.topics.tables) if self.topics else []
 
     def topic(self, table: Table) -> TopicId:
@@ -61,7 +61,7 @@ class Inspection:
         return owner[0] if owner else None
 
     def needs_topic(self, table: Table) -> bool:
-        return self.fed_topic(table) is None and self.topic(table) not in self.known
+        return self.fed_topic(table) is None and self.topic(table) not in self.known_topics
 
     @property
     def events_table(self) -> Table | None:
@@ -233,7 +233,7 @@ def unmatched_topics(seen: Inspection, tables: Sequence[Table]) -> list[SetupFin
         SetupFinding(
             Level.NOTE, topic.text, "no table of this name matches any more; its topic stays as it is"
         )
-        for topic in seen.known
+        for topic in seen.known_topics
         if topic not in matched
     ]
 

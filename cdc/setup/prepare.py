@@ -71,7 +71,7 @@ class Preparation:
     trigger: str = ""
 
     @property
-    def blocking(self) -> tuple[SetupFinding, ...]:
+    def blocking_findings(self) -> tuple[SetupFinding, ...]:
         return tuple(finding for finding in self.findings if finding.level is Level.BLOCKING)
 
 
@@ -99,11 +99,13 @@ def prepare_source(
         preparation = _preparation(seen, plan, dry_run=dry_run)
         if dry_run:
             return _with_trigger(preparation, connection, address, ddl)
-        if preparation.blocking:
+        if preparation.blocking_findings:
             raise OperatorError(
                 f"source {name} cannot be prepared: "
-                + "; ".join(f"{finding.subject}: {finding.what}" for finding in preparation.blocking),
-                hint="; ".join(finding.hint for finding in preparation.blocking if finding.hint),
+                + "; ".join(
+                    f"{finding.subject}: {finding.what}" for finding in preparation.blocking_findings
+                ),
+                hint="; ".join(finding.hint for finding in preparation.blocking_findings if finding.hint),
             )
         if events:
             install_events(settings)
@@ -215,7 +217,7 @@ def _plan(seen: Inspection, *, events: bool) -> _Plan:
     publishes_all = seen.publication is not None and seen.publication.all_tables
     missing = []
     for table in capturable:
-        if table.relid in seen.published or publishes_all:
+        if table.relid in seen.published_tables or publishes_all:
             continue
         if problem := publish_problem(seen, table):
             findings.append(problem)
@@ -224,7 +226,7 @@ def _plan(seen: Inspection, *, events: bool) -> _Plan:
             findings += left_publication(seen, table)
     wanted = capturable
     if seen.publication is not None and not seen.publication.owned:
-        sent = {table.relid for table in missing} | seen.published.keys()
+        sent = {table.relid for table in missing} | seen.published_tables.keys()
         wanted = [table for table in capturable if publishes_all or table.relid in sent]
     findings += ownership_findings(seen, missing)
     add = [table.label for table in missing]
@@ -232,7 +234,7 @@ def _plan(seen: Inspection, *, events: bool) -> _Plan:
     if events_table is None and events:
         text = "the tables of domain events will be installed"
         findings.append(SetupFinding(Level.NOTE, ".".join(EVENTS_TABLE), text))
-    if events_table is not None and events_table.relid not in seen.published:
+    if events_table is not None and events_table.relid not in seen.published_tables:
         findings += ownership_findings(seen, [events_table])
         if problem := events_problem(seen, events_table):
             findings.append(problem)
@@ -241,7 +243,7 @@ def _plan(seen: Inspection, *, events: bool) -> _Plan:
     findings += rename_findings(seen, wanted)
     findings += unmatched_topics(seen, wanted)
     findings += policy_findings(seen, wanted)
-    if not (wanted or add or seen.published or events):
+    if not (wanted or add or seen.published_tables or events):
         findings.append(
             SetupFinding(
                 Level.BLOCKING,
@@ -260,7 +262,7 @@ def _preparation(seen: Inspection, plan: _Plan, *, dry_run: bool) -> Preparation
         slot=seen.slot,
         statements=tuple(_statements(seen, plan)),
         new=tuple(seen.topic(table) for table in plan.wanted if seen.needs_topic(table)),
-        known=tuple(seen.known),
+        known=tuple(seen.known_topics),
         findings=tuple(plan.findings),
         dry_run=dry_run,
     )

@@ -55,7 +55,7 @@ def loadable_tables(
     by_label: dict[tuple[str, ...], int] = {label: relid for relid, label in published.items()}
     known = {table.relid: table for table in apply_publication(tables, publication)}
     found = {}
-    for topic in sorted(topics.to_load, key=lambda topic: topic.parts[1:] in by_label):
+    for topic in sorted(topics.pending_loads, key=lambda topic: topic.parts[1:] in by_label):
         relid = by_label.get(topic.parts[1:], topics.relid(topic))
         if relid in published and relid in known and problem_of(known[relid]) is None:
             found[relid] = topic

@@ -15,7 +15,7 @@ from tailrace.cdc.columnar.decode import ControlMessage
 from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.context import Stopped, Task, transaction_wait
 from tailrace.cdc.postgres.connect import connect, connect_replication
-from tailrace.cdc.postgres.slot import Exported, create_exported
+from tailrace.cdc.postgres.slot import ExportedSnapshot, create_exported
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.cdc.snapshot.held_back import HeldBackRows
 from tailrace.cdc.snapshot.load import LoadResult, LoadTarget, SnapshotLoad
@@ -46,7 +46,7 @@ class AddedTablesLoad:
         self._held_back = {topic: HeldBackRows(topic, writer.prepare, task.store.storage) for topic in topics}
         self._versions: list[tuple[TopicId, TopicSchema]] = []
         self._doubts: dict[TopicId, int] = {}
-        self._result: tuple[Exported, LoadResult] | None = None
+        self._result: tuple[ExportedSnapshot, LoadResult] | None = None
         self._completed = False
         self._point = 0  # everything that commits below it is in what was read; 0 while that is not known
         self._pool = ThreadPoolExecutor(1, "tailrace-added")
@@ -127,7 +127,9 @@ class AddedTablesLoad:
             published=list(loaded.published.items()),
         )
 
-    def _truncate(self, topic: TopicId, exported: Exported, loaded: LoadResult) -> Iterable[PreparedSegment]:
+    def _truncate(
+        self, topic: TopicId, exported: ExportedSnapshot, loaded: LoadResult
+    ) -> Iterable[PreparedSegment]:
         """A truncate in front of rows that are read again: the rows before it no longer count."""
         if not had_rows(self._store.catalog, topic):
             return ()
@@ -161,7 +163,7 @@ class AddedTablesLoad:
     def _names(self) -> str:
         return ", ".join(topic.text for topic in self._topics)
 
-    def _load(self) -> tuple[Exported, LoadResult]:
+    def _load(self) -> tuple[ExportedSnapshot, LoadResult]:
         slot = f"{self._writer.state.slot[:40]}_load_{self._writer.term}"
         with connect(self._address, "tailrace load") as control:
             replication = connect_replication(self._address, f"tailrace {slot}")
@@ -179,7 +181,7 @@ class AddedTablesLoad:
                 replication.finish()
         return exported, loaded
 
-    def _read(self, exported: Exported) -> LoadResult:
+    def _read(self, exported: ExportedSnapshot) -> LoadResult:
         target = LoadTarget(self._writer.prepare, lambda topic, schema: None)
         load = SnapshotLoad(self._task, exported, self._writer.state.publication, target)
         loaded = load.run(self._topics, events=None)

@@ -14,7 +14,7 @@ from tailrace.cdc.postgres.connect import Address, connect, connect_replication,
 from tailrace.cdc.postgres.liveness import end_sessions
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.slot import (
-    Exported,
+    ExportedSnapshot,
     create_exported,
     drop_slot,
     read_slot,
@@ -107,7 +107,7 @@ def _published_topics(topics: Topics, publication: Publication) -> dict[TopicId,
     }
 
 
-def _epoch(source: str, exported: Exported, loaded: LoadResult, topics: Topics) -> EpochBatch:
+def _epoch(source: str, exported: ExportedSnapshot, loaded: LoadResult, topics: Topics) -> EpochBatch:
     """Loaded rows carry the LSN just below the consistent point, so streamed transactions come after them."""
     return EpochBatch(
         source=source,
@@ -131,7 +131,7 @@ def _is_loaded(store: Store, name: str) -> bool:
     return state is not None and state.loaded
 
 
-def require_slot_unmoved(control: Connection[Row], exported: Exported, address: Address) -> None:
+def require_slot_unmoved(control: Connection[Row], exported: ExportedSnapshot, address: Address) -> None:
     """The slot must still be where the loaded rows end: after the commit, lost changes would not be noticed.
 
     Raises SlotLost when it was invalidated meanwhile, TransientError when it is gone or another one."""

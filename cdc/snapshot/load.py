@@ -22,7 +22,7 @@ from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.context import Task, lock_wait
 from tailrace.cdc.postgres.connect import translate_errors
 from tailrace.cdc.postgres.publication import read_publication
-from tailrace.cdc.postgres.slot import Exported
+from tailrace.cdc.postgres.slot import ExportedSnapshot
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.snapshot.copy import (
     CopyForm,
@@ -72,7 +72,7 @@ class SnapshotLoad:
     def __init__(
         self,
         task: Task,
-        exported: Exported,
+        exported: ExportedSnapshot,
         publication: str,
         target: LoadTarget,
         tick: Callable[[], None] = lambda: None,

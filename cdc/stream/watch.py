@@ -70,7 +70,7 @@ class Watcher:
         requests.answer(self._store, self._source)
         if requests.is_waiting(self._store, self._source):
             raise TopicsChanged("there are requests to read or decode topics again")
-        if any(topic not in self._loading for topic in topics.to_load):
+        if any(topic not in self._loading for topic in topics.pending_loads):
             loadable = loadable_tables(topics, publication, read_tables(connection, self._address))
             ready = [topic for topic in loadable.values() if topic not in self._loading]
             if ready:

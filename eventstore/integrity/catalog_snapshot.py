@@ -45,7 +45,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedPath:
     """A file that the catalog names beside segments: epochs, state runs, kept frames, derived runs."""
 
     path: str
@@ -54,20 +54,20 @@ class Named:
 
 
 @dataclass(slots=True)
-class Picture:
+class CatalogSnapshot:
     epoch: int
     hash: str
     topics: dict[int, Topic]
     epoch_files: Sequence[AnyRow]
     epochs: Sequence[AnyRow]
     blobs: frozenset[str]
-    others: list[Named]
+    others: list[NamedPath]
     retired: frozenset[str]
     steps: Sequence[AnyRow]
     redactions: Sequence[AnyRow]
 
     @property
-    def named(self) -> set[str]:
+    def paths(self) -> set[str]:
         """Every path that may be there."""
         found = {row.path for topic in self.topics.values() for row in topic.segments}
         found.update(row.path for row in self.epoch_files)
@@ -75,7 +75,7 @@ class Picture:
         return found | self.retired
 
 
-def take(connection: Connection) -> Picture:
+def take(connection: Connection) -> CatalogSnapshot:
     """The whole catalog. Its size is bounded by upkeep; bytes of blobs are not part of it."""
     head = connection.execute(select(tables.log_head)).one()
     topics = topics_of(connection)
@@ -98,7 +98,7 @@ def take(connection: Connection) -> Picture:
         )
     ).all()
     files = tables.epoch_files
-    return Picture(
+    return CatalogSnapshot(
         epoch=head.epoch,
         hash=head.hash,
         topics=topics,
@@ -144,24 +144,24 @@ def topics_of(connection: Connection) -> dict[int, Topic]:
     }
 
 
-def _other_files(connection: Connection, steps: Collection[AnyRow]) -> Iterator[Named]:
+def _other_files(connection: Connection, steps: Collection[AnyRow]) -> Iterator[NamedPath]:
     runs, kept = tables.state_runs, tables.kept_frames
     for row in connection.execute(select(runs.c.path, runs.c.checksum, runs.c.bytes)):
-        yield Named(row.path, row.checksum, row.bytes)
+        yield NamedPath(row.path, row.checksum, row.bytes)
     frames = select(kept.c.path, kept.c.checksum, kept.c.bytes).where(kept.c.path.is_not(None))
     for row in connection.execute(frames):
-        yield Named(row.path, row.checksum, row.bytes)
+        yield NamedPath(row.path, row.checksum, row.bytes)
     yield from derived_files(steps)
 
 
-def derived_files(steps: Collection[AnyRow]) -> list[Named]:
+def derived_files(steps: Collection[AnyRow]) -> list[NamedPath]:
     """The files of derived steps, each once: what their committer said of them, wherever a file is in it."""
-    found: dict[str, Named] = {}
+    found: dict[str, NamedPath] = {}
 
     def walk(value: object) -> None:
         if isinstance(value, Mapping):
             if value.get("path") and "checksum" in value:
-                found[value["path"]] = Named(value["path"], value["checksum"], value.get("bytes"))
+                found[value["path"]] = NamedPath(value["path"], value["checksum"], value.get("bytes"))
             for inner in value.values():
                 walk(inner)
         elif isinstance(value, list):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Picture, Tile, Topic, blob_place
+from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, CatalogSnapshot, Tile, Topic, blob_place
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.projection_steps import step_hash
@@ -13,7 +13,7 @@ from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import Content
 
 
-def epochs(picture: Picture, last_folded: str | None) -> Iterator[Finding]:
+def epochs(picture: CatalogSnapshot, last_folded: str | None) -> Iterator[Finding]:
     """The numbers and hashes of the catalog's epochs, up to the head. ``last_folded``: hash of the last epoch that is
     in a file, None when it is not known."""
     number, previous = 0, last_folded
@@ -46,7 +46,7 @@ def epochs(picture: Picture, last_folded: str | None) -> Iterator[Finding]:
         yield Finding(LogProblem.CHANGED, "the log's head", f"its hash is not that of epoch {number}")
 
 
-def redactions(picture: Picture) -> Iterator[Finding]:
+def redactions(picture: CatalogSnapshot) -> Iterator[Finding]:
     """The receipts: each is what its epoch's hash covers, as long as that epoch is in the catalog."""
     contents = {row.epoch: row.content for row in picture.epochs}
     for row in picture.redactions:
@@ -57,7 +57,7 @@ def redactions(picture: Picture) -> Iterator[Finding]:
             yield Finding(LogProblem.CHANGED, f"the redaction of epoch {row.epoch}", detail)
 
 
-def repartitions(picture: Picture) -> Iterator[Finding]:
+def repartitions(picture: CatalogSnapshot) -> Iterator[Finding]:
     """Every incarnation of a topic is what its epoch's hash covers, as long as that epoch is in the catalog."""
     contents = {row.epoch: row.content for row in picture.epochs}
     for topic in picture.topics.values():
@@ -74,7 +74,7 @@ def _epoch_mismatch(place: str, expected: int, found: int) -> Finding:
     return Finding(LogProblem.OVERLAP, place, f"epochs {found} to {expected - 1} are there twice")
 
 
-def appended_files(picture: Picture) -> Iterator[Finding]:
+def appended_files(picture: CatalogSnapshot) -> Iterator[Finding]:
     """Epochs whose rows are all in the files that capture wrote: their checksums are what the epoch's hash covers."""
     parts: dict[int, list[hash_chain.AppendedPart]] = {}
     rows: dict[int, int] = {}
@@ -196,7 +196,7 @@ def lineage(topic: Topic) -> Iterator[Finding]:
             yield Finding(LogProblem.CHANGED, row.path, detail)
 
 
-def steps(picture: Picture) -> Iterator[Finding]:
+def steps(picture: CatalogSnapshot) -> Iterator[Finding]:
     """The derived steps of every generation: each hash follows from the one before. The oldest may be forgotten."""
     for before, row in pairwise([None, *picture.steps]):
         assert row is not None

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import IntegrityError, MissingFile
 from tailrace.eventstore.integrity import check_catalog
-from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Named, Topic, blob_place
+from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, NamedPath, Topic, blob_place
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import open_file
@@ -88,7 +88,7 @@ def _append_findings(
     yield from check_catalog.changed_parts(row, appended)
 
 
-def file_findings(storage: Storage, named: Named) -> Iterator[Finding]:
+def file_findings(storage: Storage, named: NamedPath) -> Iterator[Finding]:
     """The bytes of a file as a whole."""
     try:
         data = storage.open(named.path)

@@ -27,7 +27,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerificationResult:
     """A verification's result. ``epoch`` and ``hash``: the log's head when it looked. ``unregistered``: files that no
     epoch names, being written or left by a crash; upkeep removes the latter. ``bytes`` of what was read.
     ``redactions``: how often rows of these topics were erased."""

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from tailrace.eventstore.catalog import leases, terms
 from tailrace.eventstore.integrity import catalog_snapshot, check_catalog, check_files
-from tailrace.eventstore.integrity.catalog_snapshot import Named, Picture, Topic
-from tailrace.eventstore.integrity.findings import Finding, LogProblem, Verified
+from tailrace.eventstore.integrity.catalog_snapshot import CatalogSnapshot, NamedPath, Topic
+from tailrace.eventstore.integrity.findings import Finding, LogProblem, VerificationResult
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import archived
 from tailrace.eventstore.metadata.topics import head_epoch
@@ -37,7 +37,7 @@ def verify(
     quick: bool = False,
     archives: bool = False,
     report: Report = lambda _: None,
-) -> Verified:
+) -> VerificationResult:
     """Look at the whole log, or at some topics alone. ``quick``: at the catalog and whether files are there, not at
     what is in them. ``archives``: at what is archived, too. ``report`` gets what is under way. Raises UsageError for
     an unknown topic, OperatorError or TransientError for an archive out of reach; what is wrong with the log is in the
@@ -63,7 +63,7 @@ class _LogVerification:
         self._bytes = 0
         self._unregistered = 0
 
-    def run(self) -> Verified:
+    def run(self) -> VerificationResult:
         listed = list(self._log.storage.list())
         if not self._quick:
             self._blobs()
@@ -80,7 +80,7 @@ class _LogVerification:
         elsewhere = (
             [each for topic in chosen for each in self._archive_findings(topic)] if self._archives else []
         )
-        return Verified(
+        return VerificationResult(
             log_id=self._log.log_id,
             epoch=seen.epoch,
             hash=seen.hash,
@@ -107,7 +107,9 @@ class _LogVerification:
                     yield Finding(LogProblem.MISSING, each.place, "retention archived it")
                 continue
             self._bytes += each.bytes
-            for finding in check_files.file_findings(archive, Named(each.path, each.checksum, each.bytes)):
+            for finding in check_files.file_findings(
+                archive, NamedPath(each.path, each.checksum, each.bytes)
+            ):
                 yield replace(finding, place=each.place)
 
     def _selected_topics(self, topics: Mapping[int, Topic]) -> list[Topic]:
@@ -125,7 +127,7 @@ class _LogVerification:
             self._bytes += size
             self._report(f"epoch {after:,} of {head:,}")
 
-    def _check_log(self, seen: Picture, listed: Collection[str]) -> None:
+    def _check_log(self, seen: CatalogSnapshot, listed: Collection[str]) -> None:
         """What is no single topic's: epochs, derived steps, and files that nothing names."""
         folded: str | None = ""
         if seen.epoch_files:
@@ -135,7 +137,7 @@ class _LogVerification:
         self._findings += check_catalog.steps(seen)
         self._findings += check_catalog.redactions(seen)
         self._findings += check_catalog.repartitions(seen)
-        named = seen.named
+        named = seen.paths
         folders = {f"{folder_of(topic.name, topic.id)}/" for topic in seen.topics.values()}
         for path in listed:
             if path in named or path == MARKER:
@@ -148,20 +150,20 @@ class _LogVerification:
                 detail = "the catalog does not name it, and its name is not one that Tailrace gives"
                 self._findings.append(Finding(LogProblem.FOREIGN, path, detail))
 
-    def _contents(self, seen: Picture, chosen: Sequence[Topic]) -> None:
+    def _contents(self, seen: CatalogSnapshot, chosen: Sequence[Topic]) -> None:
         others = [] if self._topics else seen.others
         epochs = [] if self._topics else seen.epoch_files
         total = sum(len(topic.segments) for topic in chosen) + len(epochs) + len(others)
         for topic in chosen:
             for row in topic.segments:
-                if self._check_file(Named(row.path, row.checksum, row.bytes), total):
+                if self._check_file(NamedPath(row.path, row.checksum, row.bytes), total):
                     memory = self._log.settings.upkeep.memory_bytes
                     self._findings += check_files.segment_rows(self._log.storage, topic, row, memory)
         for named in others:
             self._check_file(named, total)
         rows = sum(row.rows for row in seen.epochs)
         for row in epochs:
-            if self._check_file(Named(row.path, row.checksum, row.bytes), total):
+            if self._check_file(NamedPath(row.path, row.checksum, row.bytes), total):
                 found, brought = check_files.epoch_file(self._log.storage, row)
                 self._findings += found
                 rows += brought
@@ -170,7 +172,7 @@ class _LogVerification:
             detail = f"the epochs brought {rows} rows, the topics hold {held}"
             self._findings.append(Finding(LogProblem.CHANGED, "the log", detail))
 
-    def _check_file(self, named: Named, total: int) -> bool:
+    def _check_file(self, named: NamedPath, total: int) -> bool:
         """Whether it is worth looking inside."""
         self._files += 1
         storage = self._log.storage
@@ -191,7 +193,7 @@ class _LogVerification:
             return
         with self._log.catalog.read() as connection:
             now = catalog_snapshot.take(connection)
-        named = now.named - now.retired
+        named = now.paths - now.retired
         before = {path for path in (finding.place for finding in findings) if "/" in path}
         for finding in findings:
             gone = finding.problem is LogProblem.MISSING and finding.place in before - named

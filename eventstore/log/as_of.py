@@ -15,7 +15,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
 from tailrace.eventstore.errors import BeyondLog, UsageError
 from tailrace.eventstore.metadata import segment_index, topics
-from tailrace.eventstore.metadata.epochs import Epoch, Timeline, Which
+from tailrace.eventstore.metadata.epochs import Epoch, EpochFilter, Timeline
 from tailrace.eventstore.model.position import Cut, format_lsn, parse_lsn
 from tailrace.eventstore.model.time import from_micros, now_micros, to_micros
 from tailrace.eventstore.model.topic import TopicId
@@ -121,7 +121,7 @@ class Resolver:
                 return self._cut_at_time(micros, head)
 
     def _cut_at_epoch(self, epoch: int) -> Cut:
-        last = self._timeline.last(Which(upto=epoch, dated=True))
+        last = self._timeline.last(EpochFilter(upto=epoch, dated=True))
         return Cut(epoch, {}, from_micros(None if last is None else last.commit_ts))
 
     def _source(self, name: str | None) -> Row[*tuple[Any, ...]]:
@@ -154,13 +154,13 @@ class Resolver:
         quiet_until = 0  # last epoch of the sources that have no later commit
         sources = self.connection.scalars(select(tables.sources.c.name)).all()
         for source in sources:
-            first_later = self._timeline.first(Which(source=source, later_than=micros))
+            first_later = self._timeline.first(EpochFilter(source=source, later_than=micros))
             if first_later is not None:
                 if _is_load(first_later, micros) and len(sources) == 1:
                     return self._cut_at_epoch(first_later.epoch - 1)
                 below[source] = self._first_lsn(first_later, micros)
                 incarnations[source] = first_later.incarnation
-            elif (last := self._timeline.last(Which(source=source))) is not None:
+            elif (last := self._timeline.last(EpochFilter(source=source))) is not None:
                 quiet_until = max(quiet_until, last.epoch)
         return self._cut_below(below, head, incarnations, at_least=quiet_until)
 
@@ -201,9 +201,9 @@ class Resolver:
         lsns = dict(lsns)
         for source, lsn in list(lsns.items()):
             life = incarnations[source]
-            found = self._timeline.first(Which(source=source, incarnation=life, reaches_lsn=lsn))
+            found = self._timeline.first(EpochFilter(source=source, incarnation=life, reaches_lsn=lsn))
             if found is None:  # all of it is below; what follows is of a later incarnation
-                found = self._timeline.first(Which(source=source, later_incarnation_than=life))
+                found = self._timeline.first(EpochFilter(source=source, later_incarnation_than=life))
                 lsns[source] = 0
             if found is not None:
                 later[source] = found
@@ -236,7 +236,7 @@ class Resolver:
                     times.append(commit_ts)
                     continue
                 last = inside[source].epoch - 1
-            found = self._timeline.last(Which(source=source, upto=last, dated=True))
+            found = self._timeline.last(EpochFilter(source=source, upto=last, dated=True))
             if found is not None and found.commit_ts is not None:
                 times.append(found.commit_ts)
         return from_micros(max(times, default=None))

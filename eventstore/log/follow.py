@@ -9,14 +9,16 @@ from tailrace.eventstore.catalog import relocation
 from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
 from tailrace.eventstore.log.wakeup import Deadline, Waker
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.metadata.epochs import Timeline, Which
+from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.model.info import EpochInfo
 from tailrace.eventstore.storage import Storage
 
 _PAGE_EPOCHS = 1000
 
 
-def page(catalog: Catalog, storage: Storage, which: Which, limit: int = _PAGE_EPOCHS) -> list[EpochInfo]:
+def page(
+    catalog: Catalog, storage: Storage, which: EpochFilter, limit: int = _PAGE_EPOCHS
+) -> list[EpochInfo]:
     """The first ``limit`` matching epochs, without gaps."""
     epochs = retry_on_missing_file(
         catalog, lambda connection: Timeline(connection, storage).page(which, limit)
@@ -25,7 +27,7 @@ def page(catalog: Catalog, storage: Storage, which: Which, limit: int = _PAGE_EP
 
 
 def follow(
-    catalog: Catalog, storage: Storage, waker: Waker, which: Which, timeout: float | None, poll: float
+    catalog: Catalog, storage: Storage, waker: Waker, which: EpochFilter, timeout: float | None, poll: float
 ) -> Iterator[EpochInfo]:
     """As ``Log.follow``: give a page of epochs, and when there is none wait for a commit, ``poll`` or the timeout."""
     with waker.listen() as listener:

@@ -23,7 +23,7 @@ from tailrace.eventstore.log.reader import Selection, TopicReader
 from tailrace.eventstore.log.wakeup import Waker, waker_of
 from tailrace.eventstore.metadata import archived, log_start, segment_index, topics
 from tailrace.eventstore.metadata.archived import ArchivedFile
-from tailrace.eventstore.metadata.epochs import Which
+from tailrace.eventstore.metadata.epochs import EpochFilter
 from tailrace.eventstore.metadata.generations import DerivedCatalog
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.projection_steps import ProjectionSteps
@@ -90,7 +90,9 @@ class Log:
         self, after: int = 0, limit: int = 1000, topics: Sequence[TopicId | str] | None = None
     ) -> list[EpochInfo]:
         """Up to ``limit`` visible epochs after ``after`` (of these topics, if named), in order, without gaps."""
-        return follow.page(self.catalog, self.storage, Which(after=after, topics=self._ids_of(topics)), limit)
+        return follow.page(
+            self.catalog, self.storage, EpochFilter(after=after, topics=self._ids_of(topics)), limit
+        )
 
     def sources(self) -> list[SourceState]:
         with self.catalog.read() as connection:
@@ -247,7 +249,7 @@ class Log:
         Ends when ``timeout`` seconds pass without one; None = never. A commit wakes it; every ``poll`` seconds it
         looks by itself.
         """
-        which = Which(after=after_epoch, topics=self._ids_of(topics))
+        which = EpochFilter(after=after_epoch, topics=self._ids_of(topics))
         yield from follow.follow(self.catalog, self.storage, self.waker, which, timeout, poll)
 
     def _ids_of(self, topics: Sequence[TopicId | str] | None) -> frozenset[int] | None:

@@ -14,21 +14,21 @@ from tailrace.eventstore.model.topic import TopicId
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RowCount:
     """``at_least`` and ``at_most`` differ where a file also has epochs outside the range."""
 
     at_least: int = 0
     at_most: int = 0
 
-    def __add__(self, other: Counted) -> Counted:
-        return Counted(self.at_least + other.at_least, self.at_most + other.at_most)
+    def __add__(self, other: RowCount) -> RowCount:
+        return RowCount(self.at_least + other.at_least, self.at_most + other.at_most)
 
     @property
     def exact(self) -> bool:
         return self.at_least == self.at_most
 
 
-def count_rows(catalog: Catalog, topic: TopicId, after: int, up_to: int) -> Counted | None:
+def count_rows(catalog: Catalog, topic: TopicId, after: int, up_to: int) -> RowCount | None:
     """Rows of a topic in the epochs behind ``after`` and up to ``up_to``, reads and deletes among them. None when
     retention removed some, or the log has no such topic."""
     with catalog.read() as connection:
@@ -40,18 +40,18 @@ def count_rows(catalog: Catalog, topic: TopicId, after: int, up_to: int) -> Coun
         )
 
 
-def _count_in_files(connection: Connection, topic_id: int, after: int, up_to: int) -> Counted:
+def _count_in_files(connection: Connection, topic_id: int, after: int, up_to: int) -> RowCount:
     table = tables.segments
     query = select(table.c.first_epoch, table.c.last_epoch, table.c.rows).where(
         table.c.topic_id == topic_id, table.c.last_epoch > after, table.c.first_epoch <= up_to
     )
-    found = Counted()
+    found = RowCount()
     for first, last, rows in connection.execute(query):
-        found += Counted(rows if first > after and last <= up_to else 0, rows)
+        found += RowCount(rows if first > after and last <= up_to else 0, rows)
     return found
 
 
-def _count_in_blobs(connection: Connection, topic_id: int, after: int, up_to: int) -> Counted:
+def _count_in_blobs(connection: Connection, topic_id: int, after: int, up_to: int) -> RowCount:
     table = tables.epochs
     query = select(table.c.parts).where(
         table.c.epoch > after,
@@ -61,4 +61,4 @@ def _count_in_blobs(connection: Connection, topic_id: int, after: int, up_to: in
     )
     parts = [part for text in connection.scalars(query) for part in parts_from_json(text)]
     rows = sum(part.rows for part in parts if part.topic_id == topic_id)
-    return Counted(rows, rows)
+    return RowCount(rows, rows)

@@ -27,7 +27,7 @@ from tailrace.eventstore.settings import PARTITIONS_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Repartitioned:
+class RepartitionResult:
     """``epoch`` is the control epoch that records it, 0 when the topic had as many partitions already. Rows of later
     epochs are in the partitions of ``after``; earlier ones stay in those of ``before`` and of incarnations before
     that."""
@@ -38,7 +38,7 @@ class Repartitioned:
     after: TopicIncarnation
 
 
-def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
+def repartition(log: Log, topic: TopicId, partitions: int) -> RepartitionResult:
     """Safe beside the source's writer, readers, consumers and upkeep. Raises UsageError: no such topic, no such number;
     OperatorError: no right to; Fenced: the store has moved, or is being moved."""
     if not 1 <= partitions <= PARTITIONS_MAX:
@@ -47,13 +47,13 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
         )
     before = log.topic(topic).partitioning.current
     if before.count == partitions:
-        return Repartitioned(topic, 0, before, before)
+        return RepartitionResult(topic, 0, before, before)
     with log.catalog.write() as connection:
         source = control_epochs.locked_source(connection, topic.source)
         info, topic_id = _current_topic(connection, topic)
         before = info.partitioning.current
         if before.count == partitions:  # somebody was faster
-            return Repartitioned(topic, 0, before, before)
+            return RepartitionResult(topic, 0, before, before)
         _add_partitions(connection, topic_id, partitions)
         log.waker.notify_in(connection)
         content = hash_chain.partitioning_hash(topic.text, info.partitioning.total, partitions)
@@ -66,7 +66,7 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
         failpoints.hit("repartition_written")
     failpoints.hit("repartition_committed")
     log.waker.notify(epoch)
-    return Repartitioned(topic, epoch, before, following.current)
+    return RepartitionResult(topic, epoch, before, following.current)
 
 
 def _current_topic(connection: Connection, topic: TopicId) -> tuple[TopicInfo, int]:

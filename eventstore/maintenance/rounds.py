@@ -25,10 +25,10 @@ from tailrace.eventstore.maintenance.files.merge import merge
 from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.retired import collect_retired
 from tailrace.eventstore.maintenance.files.seal import seal
-from tailrace.eventstore.maintenance.retention.apply import Removed, retain, retention_due
-from tailrace.eventstore.maintenance.retention.archive import Unarchived, remove_abandoned_copies
+from tailrace.eventstore.maintenance.retention.apply import RetentionResult, retain, retention_due
+from tailrace.eventstore.maintenance.retention.archive import ArchiveFailure, remove_abandoned_copies
 from tailrace.eventstore.maintenance.retention.plan import HeldRows, check_policies
-from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
+from tailrace.eventstore.maintenance.state_runs.compact import CompactionResult, compact
 from tailrace.eventstore.maintenance.state_runs.due import due_runs
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.time import from_micros, now_micros
@@ -51,9 +51,9 @@ class Round:
     removed_files: int = 0
     removed_bytes: int = 0
     orphans: int = 0
-    removed: tuple[Removed, ...] = ()
+    removed: tuple[RetentionResult, ...] = ()
     held: tuple[HeldRows, ...] = ()
-    runs: tuple[Compacted, ...] = ()
+    runs: tuple[CompactionResult, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -65,9 +65,9 @@ class Round:
     @classmethod
     def from_json(cls, text: str) -> Round:
         values = json.loads(text)
-        values["removed"] = tuple(Removed(**each) for each in values["removed"])
+        values["removed"] = tuple(RetentionResult(**each) for each in values["removed"])
         values["held"] = tuple(HeldRows(**each) for each in values["held"])
-        values["runs"] = tuple(Compacted(**each) for each in values["runs"])
+        values["runs"] = tuple(CompactionResult(**each) for each in values["runs"])
         return cls(**values)
 
 
@@ -165,15 +165,15 @@ def _collect(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
 
 def _apply_retention(
     log: Log, force_past: Collection[str], report: Callable[[str], None]
-) -> tuple[list[Removed], list[HeldRows], list[TailraceError]]:
+) -> tuple[list[RetentionResult], list[HeldRows], list[TailraceError]]:
     """What retention removed, what holds it back, and what keeps topics from their archives."""
-    removed: list[Removed] = []
+    removed: list[RetentionResult] = []
     held: list[HeldRows] = []
     hindered: list[TailraceError] = []
     for outcome in retain(log, force_past):
         if isinstance(outcome, HeldRows):
             held.append(outcome)
-        elif isinstance(outcome, Unarchived):
+        elif isinstance(outcome, ArchiveFailure):
             hindered.append(outcome.error)
             report(f"retention: {outcome.topic} could not be archived")
         else:

@@ -66,7 +66,7 @@ _COLUMNS = [tables.epochs.c[field.name] for field in fields(Epoch)]
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class EpochFilter:
     """Conditions on epochs, all of which hold: what is None (or False) asks nothing."""
 
     source: str | None = None
@@ -206,11 +206,11 @@ class Timeline:
     connection: Connection
     storage: Storage
 
-    def first(self, which: Which) -> Epoch | None:
+    def first(self, which: EpochFilter) -> Epoch | None:
         """The earliest epoch of which it holds."""
         return next(iter(self.page(which, 1)), None)
 
-    def last(self, which: Which) -> Epoch | None:
+    def last(self, which: EpochFilter) -> Epoch | None:
         """The latest epoch of which it holds."""
         query = select(*_COLUMNS).where(*which.sql()).order_by(tables.epochs.c.epoch.desc()).limit(1)
         row = self.connection.execute(query).one_or_none()
@@ -221,7 +221,7 @@ class Timeline:
                 return found[-1]
         return None
 
-    def page(self, which: Which, limit: int) -> list[Epoch]:
+    def page(self, which: EpochFilter, limit: int) -> list[Epoch]:
         """The first ``limit`` epochs of which it holds, in order."""
         found: list[Epoch] = []
         for file in self._files(which):
@@ -232,7 +232,7 @@ class Timeline:
         query = select(*_COLUMNS).where(*which.sql()).order_by(tables.epochs.c.epoch)
         return found + [Epoch(*row) for row in self.connection.execute(query.limit(limit - len(found)))]
 
-    def _files(self, which: Which) -> list[Row[*tuple[Any, ...]]]:
+    def _files(self, which: EpochFilter) -> list[Row[*tuple[Any, ...]]]:
         table = tables.epoch_files
         query = select(table).where(table.c.last_epoch > which.after).order_by(table.c.first_epoch)
         if which.upto is not None:
@@ -244,7 +244,12 @@ class Timeline:
         ]
 
     def _epochs_in_file(
-        self, row: Row[*tuple[Any, ...]], which: Which, limit: int | None = None, *, backwards: bool = False
+        self,
+        row: Row[*tuple[Any, ...]],
+        which: EpochFilter,
+        limit: int | None = None,
+        *,
+        backwards: bool = False,
     ) -> Iterator[list[Epoch]]:
         """Matching epochs of a file, row group by row group; of each the first ``limit``."""
         with open_file(self.storage, row) as file, open_file(self.storage, row, whole=True) as whole:

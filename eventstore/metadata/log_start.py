@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import HistoryGone, manual_page
-from tailrace.eventstore.metadata.epochs import Timeline, Which
+from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.time import from_micros
 from tailrace.eventstore.model.topic import TopicId
@@ -59,7 +59,7 @@ def moment(connection: Connection, storage: Storage, start: LogStart) -> datetim
     """Commit time of the last epoch before a start."""
     if not start.epoch:
         return None
-    last = Timeline(connection, storage).last(Which(upto=start.epoch, dated=True))
+    last = Timeline(connection, storage).last(EpochFilter(upto=start.epoch, dated=True))
     return from_micros(None if last is None else last.commit_ts)
 
 

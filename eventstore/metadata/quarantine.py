@@ -83,7 +83,7 @@ def first_frames(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[Un
     """The first frames that are kept for a topic in quarantine and are still to be decoded. Raises IntegrityError when
     they are damaged."""
     with catalog.read() as connection:
-        kept = _first(connection, topic)
+        kept = _first_row(connection, topic)
     if kept is None:
         return None
     data = storage.open(kept.path).to_pybytes() if kept.path else kept.data or b""
@@ -95,7 +95,7 @@ def first_frames(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[Un
     return kept, data
 
 
-def _first(connection: Connection, topic: TopicId) -> UndecodedFrames | None:
+def _first_row(connection: Connection, topic: TopicId) -> UndecodedFrames | None:
     table, topics = tables.kept_frames, tables.topics
     query = (
         select(table)

@@ -62,7 +62,7 @@ class Partitioning:
         return self.current.numbers.stop
 
     @property
-    def closed(self) -> range:
+    def closed_partitions(self) -> range:
         """Partitions that get no more rows."""
         return range(self.current.first)
 

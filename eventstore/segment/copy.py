@@ -10,7 +10,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
-from tailrace.eventstore.storage.base import Taken
+from tailrace.eventstore.storage.base import NameTaken
 
 _WORKERS = 4  # an object store answers several as fast as one
 
@@ -23,7 +23,7 @@ class NamedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """Files that are in their new place: all there are, and those that this run wrote there."""
 
     files: int
@@ -33,7 +33,7 @@ class Copied:
 
 def copy_files(
     wanted: Sequence[NamedFile], source: Storage, target: Storage, report: Callable[[int, int], None]
-) -> Copied:
+) -> CopyResult:
     """Copy what is not there, and read every file back. ``report`` gets the number of files and bytes that are done.
 
     Raises IntegrityError for a file that is damaged here or there, MissingFile for one that is not here.
@@ -53,7 +53,7 @@ def copy_files(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return Copied(done, size, written)
+    return CopyResult(done, size, written)
 
 
 def _copy_and_compare(file: NamedFile, source: Storage, target: Storage, there: bool) -> bool:
@@ -77,6 +77,6 @@ def copy_file(source: Storage, path: str, target: Storage, name: str, checksum: 
         raise file_reader.damage_error(source.place(path))
     try:
         target.write(name, data)
-    except Taken:
+    except NameTaken:
         return False
     return True

@@ -14,7 +14,7 @@ from tailrace.eventstore.model.topic import Op
 
 
 @dataclass(frozen=True, slots=True)
-class Arranged:
+class ArrangedRows:
     """Rows, their storage order (None: the one they have), and what the catalog wants to know about them.
 
     They are put in order part by part, as they are written: all at once would be a second copy of them."""
@@ -36,10 +36,10 @@ class Arranged:
         return self.rows.num_rows if self.order is None else len(self.order)
 
 
-def arrange(rows: pa.Table, incarnation: TopicIncarnation) -> Arranged:
+def arrange(rows: pa.Table, incarnation: TopicIncarnation) -> ArrangedRows:
     """Sort by partition, keeping the order within. A truncate belongs to every partition, so it is repeated in each."""
     if not rows.num_rows:
-        return Arranged(rows, None, (), None, None)
+        return ArrangedRows(rows, None, (), None, None)
     rows = rows.combine_chunks()
     partitions = incarnation.count
     parts = keys.partitions_of(_combine(rows["_hash"]), partitions)
@@ -52,7 +52,7 @@ def arrange(rows: pa.Table, incarnation: TopicIncarnation) -> Arranged:
         lengths = np.bincount(parts, minlength=partitions).tolist()
     counts = tuple((p, n) for p, n in enumerate(lengths, start=incarnation.first) if n)
     as_is = len(counts) == 1 and len(order) == rows.num_rows
-    return Arranged(
+    return ArrangedRows(
         rows,
         None if as_is else pa.array(order),
         counts,
@@ -61,7 +61,7 @@ def arrange(rows: pa.Table, incarnation: TopicIncarnation) -> Arranged:
     )
 
 
-def in_commit_order(rows: pa.Table) -> pa.Table:
+def sort_by_commit(rows: pa.Table) -> pa.Table:
     """What was given to ``arrange``, from rows of one epoch in storage order: a truncate, which each partition has, is
     there once, and before the rows of its transaction that count from it on."""
     lsns, ordinals = rows["_lsn"].to_numpy(), rows["_ordinal"].to_numpy()

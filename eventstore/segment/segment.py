@@ -26,7 +26,7 @@ from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegmen
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding
 from tailrace.eventstore.segment.file_reader import checksum, damage_error, open_parts
-from tailrace.eventstore.segment.row_order import Arranged, arrange, in_commit_order
+from tailrace.eventstore.segment.row_order import ArrangedRows, arrange, sort_by_commit
 from tailrace.eventstore.storage import LocalStorage, Storage
 
 POSITION_FIELDS = (
@@ -73,11 +73,11 @@ def read_prepared(storage: Storage, file: PreparedSegment, schema: TopicSchema) 
         path=file.path,
         checksum=file.checksum,
     )
-    return in_commit_order(read_segment(storage, ref, schema, change_schema(schema).names))
+    return sort_by_commit(read_segment(storage, ref, schema, change_schema(schema).names))
 
 
 def write_arranged(
-    storage: Storage, topic: TopicId, version: int, arranged: Arranged, name: str
+    storage: Storage, topic: TopicId, version: int, arranged: ArrangedRows, name: str
 ) -> PreparedSegment:
     """``write_segment`` of rows that are in storage order already."""
     path = f"{name}.parquet"
@@ -97,7 +97,7 @@ def write_arranged(
     )
 
 
-def _to_parquet(arranged: Arranged) -> pa.Buffer:
+def _to_parquet(arranged: ArrangedRows) -> pa.Buffer:
     table, order = arranged.rows, arranged.order
     fieldless = [field.name for field in table.schema if _is_fieldless(field.type)]
     for name in fieldless:

@@ -97,7 +97,7 @@ def assemble(
     found: Mapping[CellMove, MovedCell],
 ) -> pa.Table:
     """The state table: one gather per column, in pieces that no column overflows."""
-    rows = _in_key_order(parts, layout, newest.rows)
+    rows = _sort_by_key(parts, layout, newest.rows)
     total = sum(map(len, parts))
     gathers = []
     for column in layout.columns:
@@ -127,7 +127,7 @@ def assemble(
 _STATE_NARROW = ("hashes", "lsns", "offsets", "epochs")  # STATE_FIELDS, in their order
 
 
-def _in_key_order(parts: Sequence[StateRows], layout: Layout, rows: Ints) -> Ints:
+def _sort_by_key(parts: Sequence[StateRows], layout: Layout, rows: Ints) -> Ints:
     """Rows sorted by (hash, key)."""
     hashes: Ints = np.concatenate([part.hashes for part in parts])[rows]
     order = np.argsort(hashes)

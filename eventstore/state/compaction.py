@@ -67,7 +67,7 @@ _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptRows:
     """Which rows: of which keys and epochs, with which offsets, in their order."""
 
     hashes: Ints
@@ -139,15 +139,15 @@ class Compactor:
         ]
         self._parts = _join_small(parts, PIECE_BYTES)
 
-    def required_rows(self) -> tuple[Kept, list[CellMove]]:
+    def required_rows(self) -> tuple[KeptRows, list[CellMove]]:
         """Instead of ``finish``: the rows that must be kept to know the state, now and under whatever comes later, and
         the cells that only rows of other keys know."""
         if not self._parts:
-            return Kept(_NONE, _NONE, _NONE), []
+            return KeptRows(_NONE, _NONE, _NONE), []
         newest = latest_rows(self._parts, self._layout, later=self._later)
         moves = hidden_cells(self._parts, newest, self._layout)
         needed = newest.required_rows()
-        kept = Kept(
+        kept = KeptRows(
             np.concatenate([part.hashes for part in self._parts])[needed],
             np.concatenate([part.epochs for part in self._parts])[needed],
             np.concatenate([part.offsets for part in self._parts])[needed],

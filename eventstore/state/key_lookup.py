@@ -53,7 +53,7 @@ class TooLarge(TailraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedKeys:
     """The keys that changes are of. ``cells``: of each change the columns of the topic's key, None when one of them has
     no value of its type. ``truncated``: a truncate is among the changes, which is of all keys there were."""
 
@@ -64,7 +64,7 @@ class Changed:
 
 def changed_keys(
     storage: Storage, refs: Sequence[SegmentRef], versions: Mapping[int, TopicSchema], target: TopicSchema
-) -> Changed:
+) -> ChangedKeys:
     """The keys that the rows of ``refs`` are of, also those that they end."""
     layout = Layout(target, target.key, len(target.key))
     parts = [
@@ -72,18 +72,18 @@ def changed_keys(
     ]
     ops = np.concatenate([part.ops for part in parts]) if parts else np.empty(0, np.uint8)
     if (ops == TRUNCATE).any():
-        return Changed(np.empty(0, np.int64), None, truncated=True)
+        return ChangedKeys(np.empty(0, np.int64), None, truncated=True)
     hashes = np.unique(np.concatenate([part.hashes for part in parts])) if parts else np.empty(0, np.int64)
     if any(not part.raw.empty for part in parts):
-        return Changed(hashes, None, truncated=False)
+        return ChangedKeys(hashes, None, truncated=False)
     cells = {
         column.name: pa.chunked_array([part.cells[at] for part in parts], column.arrow)
         for at, column in enumerate(layout.columns)
     }
-    return Changed(hashes, cells, truncated=False)
+    return ChangedKeys(hashes, cells, truncated=False)
 
 
-def keys_with(storage: Storage, wanted: StateInput, names: Sequence[str], matches: Matches) -> Ints:
+def find_keys(storage: Storage, wanted: StateInput, names: Sequence[str], matches: Matches) -> Ints:
     """Hashes of the keys of which a row ever had a chosen value in the columns ``names``, or may have had: its cell was
     not sent, or is no value of its type. So the state's rows with such a value are among those of these keys."""
     columns = tuple(column for name in names if (column := wanted.target.column(name)) is not None)

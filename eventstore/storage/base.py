@@ -101,12 +101,12 @@ def check_name(path: str) -> str:
     return path
 
 
-class Taken(IntegrityError):
+class NameTaken(IntegrityError):
     """There is a file of that name already."""
 
 
-def taken_error(place: str) -> Taken:
-    return Taken(
+def taken_error(place: str) -> NameTaken:
+    return NameTaken(
         f"{place} exists already; files of the log are never overwritten",
         hint="check that no other store uses the place that store.segments names",
     )

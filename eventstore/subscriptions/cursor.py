@@ -11,7 +11,7 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
 from tailrace.eventstore.subscriptions.filter import Filter
-from tailrace.eventstore.subscriptions.membership import Start
+from tailrace.eventstore.subscriptions.membership import StartPosition
 from tailrace.eventstore.subscriptions.offsets import end_of, offsets_at
 
 BATCH_ROWS = 10_000
@@ -25,7 +25,7 @@ class Cursor:
         self,
         log: Log,
         slot: Slot,
-        start: Start,
+        start: StartPosition,
         chosen: Filter,
         *,
         batch_rows: int = BATCH_ROWS,
@@ -45,7 +45,7 @@ class Cursor:
             wanted = chosen.partitions(log.topic(slot.topic).partitioning)
             self._can_hold_keys = slot.partition in (wanted or ())
 
-    def move(self, start: Start) -> None:
+    def move(self, start: StartPosition) -> None:
         """Go on somewhere else."""
         self.close()
         self.position = start
@@ -73,13 +73,13 @@ class Cursor:
         dropped = 0
         if self._drop_beyond is not None and end - self.position.next_offset > self._drop_beyond:
             dropped = end - self.position.next_offset - self._drop_beyond
-            self.move(Start(end - self._drop_beyond, self.position.epoch))
+            self.move(StartPosition(end - self._drop_beyond, self.position.epoch))
         rows = self._take(end)
         if rows is None:
             return None
         first, last = rows["_offset"][0].as_py(), rows["_offset"][-1].as_py()
         epoch = rows["_epoch"][-1].as_py()
-        self.position = Start(last + 1, epoch)
+        self.position = StartPosition(last + 1, epoch)
         return Batch(
             topic=self.slot.topic,
             partition=self.slot.partition,
@@ -90,18 +90,18 @@ class Cursor:
             dropped=dropped,
         )
 
-    def _unread(self) -> Start | None:
+    def _unread(self) -> StartPosition | None:
         """Where to go on without reading what lies before; None when the next rows have to be looked at."""
         if self._can_hold_keys and self._reached_since:
             return None
         topic, partition = self.slot.topic, self.slot.partition
         head, offsets = end_of(self._log, topic)  # before the look at times: what comes later may be new
-        beyond = Start(offsets[partition], head)
+        beyond = StartPosition(offsets[partition], head)
         if self._can_hold_keys:
             first = self._filter.first_epoch(self._log, topic)
             if first is not None:
                 self._reached_since = True
-                beyond = Start(offsets_at(self._log, topic, Cut(first - 1))[partition], first)
+                beyond = StartPosition(offsets_at(self._log, topic, Cut(first - 1))[partition], first)
         return beyond if beyond.next_offset > self.position.next_offset else None
 
     def _take(self, end: int) -> pa.Table | None:

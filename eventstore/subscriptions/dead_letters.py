@@ -23,7 +23,7 @@ _ERROR_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedEvent:
     """``attempts`` is 0 for an event that only waits behind an earlier one of its key. ``replay``: it was asked to be
     given again. ``epoch`` is the one that holds it."""
 
@@ -40,7 +40,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedEvent:
     """An event to be parked."""
 
     offset: int
@@ -52,7 +52,7 @@ class Failed:
     holds_key: bool
 
 
-def park(connection: Connection, group: str, slot: Slot, failed: Sequence[Failed]) -> None:
+def park(connection: Connection, group: str, slot: Slot, failed: Sequence[FailedEvent]) -> None:
     """Add events of one partition. One that is parked already (it was given twice) stays as it is."""
     table = group_tables.parked
     offsets = [each.offset for each in failed]
@@ -92,7 +92,7 @@ def held_keys(database: Catalog, group: str, topic: TopicId) -> set[int]:
         return set(connection.scalars(query))
 
 
-def parked_events(database: Catalog, group: str, *, replay: bool | None = None) -> list[Parked]:
+def parked_events(database: Catalog, group: str, *, replay: bool | None = None) -> list[ParkedEvent]:
     """What is parked, oldest first per partition, and so per key."""
     table = group_tables.parked
     query = select(table).where(table.c.group_name == group)
@@ -153,10 +153,10 @@ def _slot_condition(group: str, slot: Slot) -> ColumnElement[bool]:
     )
 
 
-def _parked_event(row: Row[*tuple[Any, ...]]) -> Parked:
+def _parked_event(row: Row[*tuple[Any, ...]]) -> ParkedEvent:
     parked_at = from_micros(row.parked_at)
     assert parked_at is not None
-    return Parked(
+    return ParkedEvent(
         id=row.id,
         slot=Slot(TopicId.parse(row.topic), row.partition),
         offset=row.event_offset,

@@ -21,7 +21,7 @@ from tailrace.eventstore.streams.load import Recorded
 from tailrace.eventstore.subscriptions import dead_letters
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, dicts, recorded_event
-from tailrace.eventstore.subscriptions.dead_letters import Failed, Parked
+from tailrace.eventstore.subscriptions.dead_letters import FailedEvent, ParkedEvent
 
 Handler = Callable[["Change | Recorded[Any]"], None]
 
@@ -82,10 +82,10 @@ class Delivery:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def batch(self, batch: Batch, stop: threading.Event) -> list[Failed] | None:
+    def batch(self, batch: Batch, stop: threading.Event) -> list[FailedEvent] | None:
         """Handle a batch; what is to be parked. None when ``stop`` came first: the batch is not done."""
         held = dead_letters.held_keys(self._owner.database, self._owner.group_name, batch.topic)
-        failed: list[Failed] = []
+        failed: list[FailedEvent] = []
         for run in _split_at_truncates(self._events(batch)):
             keys: dict[int, list[_Event]] = {}
             for event in run:
@@ -100,9 +100,9 @@ class Delivery:
 
     def _key(
         self, events: Sequence[_Event], held: frozenset[int], stop: threading.Event
-    ) -> list[Failed] | None:
+    ) -> list[FailedEvent] | None:
         """The events of one key, in order."""
-        failed: list[Failed] = []
+        failed: list[FailedEvent] = []
         waits = events[0].key_hash in held
         for event in events:
             if waits:
@@ -117,8 +117,10 @@ class Delivery:
             waits = self._keep_order
         return failed
 
-    def _failure(self, event: _Event, attempts: int, error: str) -> Failed:
-        return Failed(event.offset, event.epoch, event.key_hash, event.key, attempts, error, self._keep_order)
+    def _failure(self, event: _Event, attempts: int, error: str) -> FailedEvent:
+        return FailedEvent(
+            event.offset, event.epoch, event.key_hash, event.key, attempts, error, self._keep_order
+        )
 
     def _attempt(self, value: Change | Recorded[Any] | None, stop: threading.Event) -> str | None:
         """None when the handler took it; otherwise its last error."""
@@ -143,7 +145,7 @@ class Delivery:
         """Give parked events again whose replay was requested, of this member's keys, each key's oldest first."""
         database = self._owner.database
         asked = dead_letters.parked_events(database, self._owner.group_name, replay=True)
-        keys: dict[tuple[Slot, int], list[Parked]] = {}
+        keys: dict[tuple[Slot, int], list[ParkedEvent]] = {}
         for each in asked:
             ours = self._owner.answers_for(each.slot, each.key_hash)
             if ours is not None:
@@ -163,7 +165,7 @@ class Delivery:
                 if error is not None:
                     break
 
-    def _read(self, each: Parked) -> Change | Recorded[Any] | None:
+    def _read(self, each: ParkedEvent) -> Change | Recorded[Any] | None:
         log = self._owner.log
         wanted = {each.slot.partition: (each.offset, each.offset + 1)}
         for rows in log.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):

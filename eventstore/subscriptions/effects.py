@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.membership import Holding, Start, stale_error
+from tailrace.eventstore.subscriptions.membership import HeldSlot, StartPosition, stale_error
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -64,20 +64,20 @@ class Effects:
         if not inspect(engine).has_table(offsets.name):
             metadata.create_all(engine)  # checks again: another member may be as early
 
-    def take(self, holding: Holding) -> Start:
+    def take(self, holding: HeldSlot) -> StartPosition:
         """Refuse every earlier owner, and say where the last one came to. Raises Fenced when a later one was here."""
         with self._engine.begin() as connection:
             row = connection.execute(
                 select(offsets).where(self._slot(holding)).with_for_update()
             ).one_or_none()
-            given = Start(holding.next_offset, holding.epoch)
+            given = StartPosition(holding.next_offset, holding.epoch)
             if row is not None and row.generation > holding.generation:
                 raise stale_error(self._group, holding.slot)
             # What an operator set since counts; otherwise what was committed here.
             if row is None or row.generation < holding.reset_generation:
                 start = given
             else:
-                start = Start(row.next_offset, row.epoch)
+                start = StartPosition(row.next_offset, row.epoch)
             values = {
                 "generation": holding.generation,
                 "next_offset": start.next_offset,
@@ -93,7 +93,7 @@ class Effects:
         return start
 
     def commit(
-        self, connection: Connection | Session, holding: Holding, previous: int, following: Start
+        self, connection: Connection | Session, holding: HeldSlot, previous: int, following: StartPosition
     ) -> None:
         """In the caller's transaction. Raises Fenced when the partition is in other hands: roll back."""
         moved = connection.execute(
@@ -105,7 +105,7 @@ class Effects:
         if getattr(moved, "rowcount", -1) != 1:
             raise stale_error(self._group, holding.slot)
 
-    def committed_position(self, holding: Holding) -> Start:
+    def committed_position(self, holding: HeldSlot) -> StartPosition:
         """How far the partition is. Raises UsageError when somebody emptied the table."""
         with self._engine.connect() as connection:
             row = connection.execute(select(offsets).where(self._slot(holding))).one_or_none()
@@ -114,14 +114,14 @@ class Effects:
                 f"{offsets.name} has no row for {holding.slot} of group {self._group!r} any more",
                 hint="restore it; without it the group cannot know what its effects hold",
             )
-        return Start(row.next_offset, row.epoch)
+        return StartPosition(row.next_offset, row.epoch)
 
-    def _name(self, holding: Holding) -> dict[str, object]:
+    def _name(self, holding: HeldSlot) -> dict[str, object]:
         return {
             "group_name": self._group,
             "topic": holding.slot.topic.text,
             "partition": holding.slot.partition,
         }
 
-    def _slot(self, holding: Holding) -> ColumnElement[bool]:
+    def _slot(self, holding: HeldSlot) -> ColumnElement[bool]:
         return and_(*(offsets.c[name] == value for name, value in self._name(holding).items()))

@@ -14,7 +14,7 @@ from tailrace.eventstore.catalog.database import retry_on_missing_file
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.metadata.epochs import Timeline, Which
+from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
@@ -71,7 +71,7 @@ class Filter:
             return 1
         with log.catalog.read() as connection:
             topic_id = topics.topic_ids(connection, [topic])[topic]
-        which = Which(source=topic.source, later_than=since - 1, topics=frozenset({topic_id}))
+        which = EpochFilter(source=topic.source, later_than=since - 1, topics=frozenset({topic_id}))
         first = retry_on_missing_file(
             log.catalog, lambda connection: Timeline(connection, log.storage).first(which)
         )

@@ -22,13 +22,13 @@ from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions import dead_letters, membership
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.dead_letters import Parked
+from tailrace.eventstore.subscriptions.dead_letters import ParkedEvent
 from tailrace.eventstore.subscriptions.effects import Effects
 from tailrace.eventstore.subscriptions.filter import check_topics, matches, matching_topics
-from tailrace.eventstore.subscriptions.group_progress import GroupPartitions, Need
+from tailrace.eventstore.subscriptions.group_progress import GroupNeed, GroupPartitions
 from tailrace.eventstore.subscriptions.join_options import JoinOptions, Options
 from tailrace.eventstore.subscriptions.member import Member
-from tailrace.eventstore.subscriptions.membership import Start
+from tailrace.eventstore.subscriptions.membership import StartPosition
 from tailrace.eventstore.subscriptions.offsets import epoch_of
 from tailrace.eventstore.subscriptions.tail import check_offsets, offsets_in
 
@@ -85,7 +85,7 @@ class Group(GroupPartitions):
 
     # what it needs
 
-    def need(self, topic: TopicId) -> Need | None:
+    def need(self, topic: TopicId) -> GroupNeed | None:
         """What of a topic must stay for this group; None when it reads another one, or is done with all of it. What is
         gone already it learns that at its next poll: the rest does not wait for it."""
         if not matches(topic, self.patterns):
@@ -97,9 +97,11 @@ class Group(GroupPartitions):
             slot = Slot(topic, partition)
             at = rows.get(slot) or starts[slot]
             if first <= at.next_offset < end:
-                needs.append(Need(at.epoch - 1, f"it is at offset {at.next_offset} of partition {partition}"))
+                needs.append(
+                    GroupNeed(at.epoch - 1, f"it is at offset {at.next_offset} of partition {partition}")
+                )
         needs += [
-            Need(each.epoch - 1, f"offset {each.offset} of {each.slot} is parked")
+            GroupNeed(each.epoch - 1, f"offset {each.offset} of {each.slot} is parked")
             for each in self.parked()
             if each.slot.topic == topic and each.offset >= bounds.offsets[each.slot.partition][0]
         ]
@@ -123,7 +125,7 @@ class Group(GroupPartitions):
 
     # what is parked
 
-    def parked(self) -> list[Parked]:
+    def parked(self) -> list[ParkedEvent]:
         """Parked events, oldest first per partition."""
         return dead_letters.parked_events(self.database, self.name)
 
@@ -154,23 +156,27 @@ class Group(GroupPartitions):
         if not chosen:
             raise UsageError("no topic of the group matches", hint=f"it reads {', '.join(self.patterns)}")
         offsets = offsets_in(to)
-        wanted = self._at(chosen, to) if offsets is None else self._at_offsets(chosen, offsets)
+        wanted = (
+            self._positions_at(chosen, to) if offsets is None else self._positions_at_offsets(chosen, offsets)
+        )
         starts = self.starts()
         with self.database.write() as connection:
             membership.lock(connection, self.name)
             membership.set_positions(connection, self.name, starts, wanted)
 
-    def _at(self, topics: Sequence[TopicId], to: AsOf) -> dict[Slot, Start]:
+    def _positions_at(self, topics: Sequence[TopicId], to: AsOf) -> dict[Slot, StartPosition]:
         cut = _resolve(self.log, to)
         if to != "earliest":
             for topic in topics:
                 self.log.require_history(topic, cut)
-        found: dict[Slot, Start] = {}
+        found: dict[Slot, StartPosition] = {}
         for topic in topics:
             found |= self.starts_after(self.log.topic(topic), cut)
         return found
 
-    def _at_offsets(self, topics: Sequence[TopicId], offsets: Mapping[int, int]) -> dict[Slot, Start]:
+    def _positions_at_offsets(
+        self, topics: Sequence[TopicId], offsets: Mapping[int, int]
+    ) -> dict[Slot, StartPosition]:
         if len(topics) != 1:
             raise UsageError(
                 f"offsets are those of one topic's partitions, but {len(topics)} topics of the group match",
@@ -178,7 +184,9 @@ class Group(GroupPartitions):
             )
         check_offsets(self.log, self.log.topic(topics[0]), offsets)
         return {
-            Slot(topics[0], partition): Start(offset, epoch_of(self.log, topics[0], partition, offset))
+            Slot(topics[0], partition): StartPosition(
+                offset, epoch_of(self.log, topics[0], partition, offset)
+            )
             for partition, offset in offsets.items()
         }
 

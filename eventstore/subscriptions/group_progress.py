@@ -22,7 +22,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions import offsets
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.filter import matching_topics
-from tailrace.eventstore.subscriptions.membership import Start
+from tailrace.eventstore.subscriptions.membership import StartPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class Bounds:
     @property
     def ends(self) -> dict[int, int]:
         """Where partitions that get no more rows end."""
-        return {number: self.offsets[number][1] for number in self.partitioning.closed}
+        return {number: self.offsets[number][1] for number in self.partitioning.closed_partitions}
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class GroupNeed:
     """A group is done with a topic's rows up to ``epoch``; ``why`` tells people why later ones must stay."""
 
     epoch: int
@@ -73,7 +73,7 @@ class GroupPartitions:
         self.name = name
         self.patterns = tuple(patterns)
         self.start = start
-        self._starts: dict[Slot, Start] = {}
+        self._starts: dict[Slot, StartPosition] = {}
         self._partitions_with_start: dict[TopicId, int] = {}
         self.clock: Callable[[], float] = time.monotonic
         """Seconds; it may begin anywhere, never goes back, and is not compared with that of any other process."""
@@ -82,7 +82,7 @@ class GroupPartitions:
         """The topics of the log that match the group's patterns now."""
         return [info.id for info in matching_topics(self.log, self.patterns)]
 
-    def starts(self) -> dict[Slot, Start]:
+    def starts(self) -> dict[Slot, StartPosition]:
         """Where the group begins in each partition there is."""
         for info in matching_topics(self.log, self.patterns):
             known = self._partitions_with_start.get(info.id, 0)
@@ -92,11 +92,11 @@ class GroupPartitions:
                 self._partitions_with_start[info.id] = info.partitioning.total
         return self._starts
 
-    def starts_after(self, info: TopicInfo, cut: Cut) -> dict[Slot, Start]:
+    def starts_after(self, info: TopicInfo, cut: Cut) -> dict[Slot, StartPosition]:
         """Where to go on behind a cut, in each partition. One that came later has no row of an earlier epoch."""
         following = offsets.offsets_at(self.log, info.id, cut)
         return {
-            Slot(info.id, number): Start(following[number], max(cut.epoch, each.behind))
+            Slot(info.id, number): StartPosition(following[number], max(cut.epoch, each.behind))
             for each in info.partitioning.incarnations
             for number in each.numbers
         }
@@ -120,14 +120,15 @@ class GroupPartitions:
         known = self._partitions_with_start
         return all(each.partitioning.total <= known.get(topic, 0) for topic, each in bounds.items())
 
-    def positions(self) -> dict[Slot, Start]:
+    def positions(self) -> dict[Slot, StartPosition]:
         """Stored positions; partitions that nobody has joined for yet have none."""
         table = group_tables.partitions
         query = select(table).where(table.c.group_name == self.name)
         with self.database.read() as connection:
             rows = connection.execute(query).all()
         return {
-            Slot(TopicId.parse(row.topic), row.partition): Start(row.next_offset, row.epoch) for row in rows
+            Slot(TopicId.parse(row.topic), row.partition): StartPosition(row.next_offset, row.epoch)
+            for row in rows
         }
 
     def progress(self) -> list[PartitionProgress]:
@@ -144,9 +145,9 @@ class GroupPartitions:
         slots = [Slot(topic, number) for topic, each in bounds.items() for number in range(len(each.offsets))]
         for slot in sorted(slots):
             row = found.get(slot)
-            at = starts[slot] if row is None else Start(row.next_offset, row.epoch)
+            at = starts[slot] if row is None else StartPosition(row.next_offset, row.epoch)
             _, end = bounds[slot.topic].offsets[slot.partition]
-            if slot.partition in bounds[slot.topic].partitioning.closed and at.next_offset >= end:
+            if slot.partition in bounds[slot.topic].partitioning.closed_partitions and at.next_offset >= end:
                 continue
             progress.append(
                 PartitionProgress(

@@ -19,12 +19,12 @@ from tailrace.eventstore.subscriptions import dead_letters, membership
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
 from tailrace.eventstore.subscriptions.cursor import Cursor
-from tailrace.eventstore.subscriptions.dead_letters import Failed
+from tailrace.eventstore.subscriptions.dead_letters import FailedEvent
 from tailrace.eventstore.subscriptions.delivery import Delivery, Handler, Retries
 from tailrace.eventstore.subscriptions.effects import Effects, restored_error
 from tailrace.eventstore.subscriptions.group_progress import Bounds, GroupPartitions
 from tailrace.eventstore.subscriptions.join_options import Options
-from tailrace.eventstore.subscriptions.membership import BeatWatch, Holding, Start
+from tailrace.eventstore.subscriptions.membership import BeatWatch, HeldSlot, StartPosition
 from tailrace.eventstore.subscriptions.read_ahead import AheadCursor, ReadAhead
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ _NEVER = 1 << 62
 class _HeldPartition:
     """A partition of ours: the consumer was ``given`` rows up to an offset; what is ``committed`` survives us."""
 
-    holding: Holding
+    holding: HeldSlot
     cursor: Cursor | AheadCursor
-    committed: Start
+    committed: StartPosition
     given: int
     in_effects: bool = False  # a commit inside the consumer's transaction has not been looked for yet
     open: bool = False  # the group is done with what came before it, under earlier partitions of its topic
@@ -108,7 +108,7 @@ class Member:
     @property
     def buffered(self) -> int:
         """Bytes that were read for this consumer and wait for it in memory (``slow="buffer"``)."""
-        return 0 if self._ahead is None else self._ahead.waiting
+        return 0 if self._ahead is None else self._ahead.buffered_bytes
 
     def stop(self) -> None:
         """End the iteration after the current batch. Any thread or signal handler may call it."""
@@ -193,10 +193,10 @@ class Member:
         finally:
             delivery.close()
 
-    def _finish(self, batch: Batch, failed: Sequence[Failed]) -> None:
+    def _finish(self, batch: Batch, failed: Sequence[FailedEvent]) -> None:
         """Parked and passed in one transaction."""
         held = self._held[Slot(batch.topic, batch.partition)]
-        following = Start(batch.end_offset, batch.last_epoch)
+        following = StartPosition(batch.end_offset, batch.last_epoch)
         with self.database.write() as connection:
             if failed:
                 dead_letters.park(connection, self.group.name, held.holding.slot, failed)
@@ -261,12 +261,12 @@ class Member:
         if slot in self._held:
             return slot
         bounds = self._bounds.get(slot.topic)
-        if bounds is None or slot.partition not in bounds.partitioning.closed:
+        if bounds is None or slot.partition not in bounds.partitioning.closed_partitions:
             return None
         now = Slot(slot.topic, bounds.partitioning.current.partition_of(key_hash))
         return now if now in self._held and self._held[now].open else None
 
-    def _take(self, mine: list[Holding]) -> None:
+    def _take(self, mine: list[HeldSlot]) -> None:
         held: dict[Slot, _HeldPartition] = {}
         for holding in mine:
             known = self._held.get(holding.slot)
@@ -274,14 +274,14 @@ class Member:
                 known.holding = holding
                 held[holding.slot] = known
                 continue
-            at = Start(holding.next_offset, holding.epoch)
+            at = StartPosition(holding.next_offset, holding.epoch)
             if self._effects is not None:
                 at = self._take_effects(self._effects, holding)
             held[holding.slot] = _HeldPartition(
                 holding, self._cursor(holding.slot, at), at, given=at.next_offset
             )
             if at.next_offset != holding.next_offset:
-                self._record(held[holding.slot], Start(holding.next_offset, holding.epoch), at)
+                self._record(held[holding.slot], StartPosition(holding.next_offset, holding.epoch), at)
         for slot, gone in self._held.items():
             if held.get(slot) is not gone:
                 gone.cursor.close()
@@ -289,7 +289,7 @@ class Member:
         self._turn = [slot for slot in self._turn if slot in held]
         self._turn += [slot for slot in held if slot not in self._turn]
 
-    def _cursor(self, slot: Slot, at: Start) -> Cursor | AheadCursor:
+    def _cursor(self, slot: Slot, at: StartPosition) -> Cursor | AheadCursor:
         cursor = Cursor(
             self.log,
             slot,
@@ -300,7 +300,7 @@ class Member:
         )
         return cursor if self._ahead is None else AheadCursor(cursor, self._ahead)
 
-    def _take_effects(self, effects: Effects, holding: Holding) -> Start:
+    def _take_effects(self, effects: Effects, holding: HeldSlot) -> StartPosition:
         """Raises OperatorError when the consumer's database knows more than the log: that was restored from a copy."""
         slot = holding.slot
         try:
@@ -377,7 +377,7 @@ class Member:
             raise membership.stale_error(self.group.name, Slot(batch.topic, batch.partition))
         if batch.end_offset <= held.committed.next_offset and not held.in_effects:
             return
-        following = Start(batch.end_offset, batch.last_epoch)
+        following = StartPosition(batch.end_offset, batch.last_epoch)
         if self._effects is None:
             if transaction is not None:
                 raise UsageError(
@@ -394,11 +394,11 @@ class Member:
         self._effects.commit(transaction, held.holding, held.committed.next_offset, following)
         held.committed, held.in_effects = following, True
 
-    def _commit_to(self, held: _HeldPartition, following: Start) -> None:
+    def _commit_to(self, held: _HeldPartition, following: StartPosition) -> None:
         self._record(held, held.committed, following)
         held.committed = following
 
-    def _record(self, held: _HeldPartition, previous: Start, following: Start) -> None:
+    def _record(self, held: _HeldPartition, previous: StartPosition, following: StartPosition) -> None:
         with self.database.write() as connection:
             membership.commit(
                 connection, self.group.name, self.name, held.holding, previous.next_offset, following

@@ -22,7 +22,7 @@ from tailrace.eventstore.subscriptions.assignment import Slot, assign
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPosition:
     """Where a group begins in a partition: the next offset, and an epoch before which nothing is left to read."""
 
     next_offset: int
@@ -30,7 +30,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class HeldSlot:
     """A partition as its owner has it. ``wanted``: the member to whom it shall be given."""
 
     slot: Slot
@@ -105,11 +105,11 @@ def beat(connection: Connection, me: MemberId) -> None:
 def share_out(
     connection: Connection,
     me: MemberId,
-    starts: Mapping[Slot, Start],
+    starts: Mapping[Slot, StartPosition],
     closed: Mapping[Slot, int],
     watch: BeatWatch,
     now: float,
-) -> list[Holding]:
+) -> list[HeldSlot]:
     """Beat, remove silent members, add partitions that are new, and give every partition its owner. Gives this member's
     partitions. ``closed``: the ends of partitions that get no more rows; those that are done need no owner."""
     group = me.group
@@ -138,11 +138,11 @@ def _row_of(me: MemberId) -> tuple[ColumnElement[bool], ...]:
     return table.c.group_name == me.group, table.c.member == me.member, table.c.token == me.token
 
 
-def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
+def holdings(connection: Connection, group: str, member: str) -> list[HeldSlot]:
     table = group_tables.partitions
     query = select(table).where(table.c.group_name == group, table.c.owner == member)
     return [
-        Holding(
+        HeldSlot(
             Slot(TopicId.parse(row.topic), row.partition),
             row.next_offset,
             row.epoch,
@@ -167,7 +167,7 @@ def finished_slots(connection: Connection, group: str, closed: Mapping[Slot, int
     return {slot for slot, offset in given_back.items() if slot in closed and offset >= closed[slot]}
 
 
-def finish(connection: Connection, group: str, member: str, holding: Holding, end: Start) -> None:
+def finish(connection: Connection, group: str, member: str, holding: HeldSlot, end: StartPosition) -> None:
     """Give back a closed partition whose end was reached. Nothing when it is not ours any more."""
     report(connection, group, member, holding, end)
     table = group_tables.partitions
@@ -179,7 +179,7 @@ def finish(connection: Connection, group: str, member: str, holding: Holding, en
     )
 
 
-def give_up(connection: Connection, group: str, member: str, holding: Holding) -> None:
+def give_up(connection: Connection, group: str, member: str, holding: HeldSlot) -> None:
     """Hand a partition to the member that it is wanted for. Nothing when it is not ours any more."""
     table = group_tables.partitions
     connection.execute(
@@ -191,7 +191,12 @@ def give_up(connection: Connection, group: str, member: str, holding: Holding) -
 
 
 def commit(
-    connection: Connection, group: str, member: str, holding: Holding, previous: int, following: Start
+    connection: Connection,
+    group: str,
+    member: str,
+    holding: HeldSlot,
+    previous: int,
+    following: StartPosition,
 ) -> None:
     """Move a partition's position, by compare-and-set. Raises Fenced when it is not ours any more."""
     table = group_tables.partitions
@@ -205,7 +210,7 @@ def commit(
         raise stale_error(group, holding.slot)
 
 
-def require(connection: Connection, group: str, member: str, holding: Holding) -> None:
+def require(connection: Connection, group: str, member: str, holding: HeldSlot) -> None:
     """Raises Fenced unless the partition is ours, until this transaction ends."""
     table = group_tables.partitions
     held = connection.execute(
@@ -218,7 +223,9 @@ def require(connection: Connection, group: str, member: str, holding: Holding) -
         raise stale_error(group, holding.slot)
 
 
-def report(connection: Connection, group: str, member: str, holding: Holding, reached: Start) -> None:
+def report(
+    connection: Connection, group: str, member: str, holding: HeldSlot, reached: StartPosition
+) -> None:
     """Write down a position that the consumer's own database holds. Nothing when the partition is not ours any more."""
     table = group_tables.partitions
     connection.execute(
@@ -230,7 +237,10 @@ def report(connection: Connection, group: str, member: str, holding: Holding, re
 
 
 def set_positions(
-    connection: Connection, group: str, starts: Mapping[Slot, Start], wanted: Mapping[Slot, Start]
+    connection: Connection,
+    group: str,
+    starts: Mapping[Slot, StartPosition],
+    wanted: Mapping[Slot, StartPosition],
 ) -> None:
     """Positions by an operator's word: who owned those partitions has lost them. They begin a generation that is later
     than any which consumers' databases have seen, also when this one was restored from a backup: generations rise by
@@ -256,7 +266,7 @@ def set_positions(
         )
 
 
-def add_positions(connection: Connection, group: str, starts: Mapping[Slot, Start]) -> None:
+def add_positions(connection: Connection, group: str, starts: Mapping[Slot, StartPosition]) -> None:
     """Store where the group begins in partitions that have no position yet."""
     known = _owners(connection, group)
     for slot in starts.keys() - known.keys():
@@ -330,7 +340,7 @@ def _want(connection: Connection, group: str, slot: Slot, owner: str | None) -> 
     connection.execute(update(table).where(slot_condition(group, slot), differs).values(wanted=owner))
 
 
-def _add(connection: Connection, group: str, slot: Slot, start: Start) -> None:
+def _add(connection: Connection, group: str, slot: Slot, start: StartPosition) -> None:
     connection.execute(
         insert(group_tables.partitions).values(
             group_name=group,

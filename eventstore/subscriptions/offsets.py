@@ -10,7 +10,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import retry_on_missing_file
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import log_start, segment_index, topics
-from tailrace.eventstore.metadata.epochs import Timeline, Which
+from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId
@@ -89,7 +89,7 @@ def first_commit_after(log: Log, topic: TopicId, epoch: int) -> int | None:
     """Commit time (µs) of the first epoch with rows of the topic at or behind ``epoch``; None when there is none."""
     with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
-    which = Which(after=epoch - 1, dated=True, topics=frozenset({topic_id}))
+    which = EpochFilter(after=epoch - 1, dated=True, topics=frozenset({topic_id}))
     found = retry_on_missing_file(
         log.catalog, lambda connection: Timeline(connection, log.storage).first(which)
     )

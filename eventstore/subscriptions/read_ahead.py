@@ -9,7 +9,7 @@ from typing import Self
 
 from tailrace.eventstore.subscriptions.batch import Batch
 from tailrace.eventstore.subscriptions.cursor import Cursor
-from tailrace.eventstore.subscriptions.membership import Start
+from tailrace.eventstore.subscriptions.membership import StartPosition
 
 _EMPTY_BYTES = 1024  # of a batch without rows: a filter may leave out everything of very many
 
@@ -39,7 +39,7 @@ class ReadAhead:
         self._thread.join()
 
     @property
-    def waiting(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes of the batches in the buffer."""
         with self._changed:
             return self._waiting
@@ -84,13 +84,13 @@ class AheadCursor:
         with self._lock:
             found = self._pop_buffered() or self._cursor.next(end)
             if found is not None:
-                self.position = Start(found.end_offset, found.last_epoch)
+                self.position = StartPosition(found.end_offset, found.last_epoch)
             more = self._cursor.position.next_offset < end
         if more:
             self._buffer.read_on(self, end)
         return found
 
-    def move(self, start: Start) -> None:
+    def move(self, start: StartPosition) -> None:
         """As ``Cursor.move``: what was read ahead is forgotten."""
         with self._lock:
             self._forget()

@@ -32,7 +32,7 @@ _BEHIND_ALL = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Followed(TopicTable):
+class FollowedRows(TopicTable):
     """Rows of one topic in one ``epoch``, by (partition, offset). ``ends_epoch``: no more of that epoch come, so it is
     a position to go on from."""
 
@@ -97,7 +97,7 @@ def tail(
     until: AsOf | None,
     chosen: Filter,
     timeout: float | None,
-) -> Iterator[Followed]:
+) -> Iterator[FollowedRows]:
     """``Store.tail``."""
     check_topics(log, patterns)
     infos = matching_topics(log, patterns)
@@ -114,7 +114,7 @@ def tail(
 
 def _follow(
     log: Log, patterns: Sequence[str], begin: TailStart, done: int, chosen: Filter, timeout: float | None
-) -> Iterator[Followed]:
+) -> Iterator[FollowedRows]:
     for info in log.follow(after_epoch=done, timeout=timeout):
         if info.epoch <= done:
             continue
@@ -145,7 +145,7 @@ def _begin(log: Log, infos: Sequence[TopicInfo], start: AsOf) -> TailStart:
 
 def read_between(
     log: Log, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter
-) -> Iterator[Followed]:
+) -> Iterator[FollowedRows]:
     """What there still is of these topics in the epochs behind ``after`` (0: and what came first) up to a cut."""
     begin = TailStart(Cut(after), lenient=True) if after else TailStart()
     return merge_topics(log, infos, begin, end, chosen)
@@ -153,10 +153,10 @@ def read_between(
 
 def merge_topics(
     log: Log, infos: Sequence[TopicInfo], begin: TailStart, end: Cut, chosen: Filter
-) -> Iterator[Followed]:
+) -> Iterator[FollowedRows]:
     """What lies between, of these topics, epoch by epoch. Raises HistoryGone when retention removed some of it."""
     streams = [_topic_rows(log, info, begin, end, chosen) for info in infos]
-    held: Followed | None = None
+    held: FollowedRows | None = None
     for each in heapq.merge(*streams, key=lambda each: each.epoch):
         if held is not None:
             yield replace(held, ends_epoch=held.epoch != each.epoch)
@@ -165,7 +165,9 @@ def merge_topics(
         yield replace(held, ends_epoch=True)
 
 
-def _topic_rows(log: Log, info: TopicInfo, begin: TailStart, end: Cut, chosen: Filter) -> Iterator[Followed]:
+def _topic_rows(
+    log: Log, info: TopicInfo, begin: TailStart, end: Cut, chosen: Filter
+) -> Iterator[FollowedRows]:
     first, start = chosen.first_epoch(log, info.id), log.log_start(info.id).epoch
     if first is None:
         return
@@ -181,7 +183,7 @@ def _topic_rows(log: Log, info: TopicInfo, begin: TailStart, end: Cut, chosen: F
     for batch in batches:
         rows = chosen.apply(begin.apply(info.id, pa.Table.from_batches([batch])))
         for piece in _split_by_epoch(rows, start):
-            yield Followed(info.id, piece, max(piece["_epoch"][-1].as_py(), start))
+            yield FollowedRows(info.id, piece, max(piece["_epoch"][-1].as_py(), start))
 
 
 def _split_by_epoch(rows: pa.Table, start: int) -> Iterator[pa.Table]:

@@ -339,4 +339,4 @@ def bare_decimals(projection: Projection, lines: SourceLines) -> Iterator[Defini
             if _BARE_DECIMAL.fullmatch(ddl):
                 what = f"input {name!r}: {ddl} is decimal(10,0) in Spark: {column} loses what is behind its point"
                 hint = f'say how many digits: cast={{"{column}": "decimal(20,4)"}}'
-                yield DefinitionFinding("warn", what, hint, lines.of_input(name), name, column)
+                yield DefinitionFinding("warn", what, hint, lines.input_place(name), name, column)

@@ -133,7 +133,7 @@ def _unknown_projections(ctx: ProjectionContext, projection: Projection) -> Iter
             defined = f"defined are {', '.join(ctx.projections)}"
             hint = did_you_mean(source.projection, ctx.projections) or defined
             what = f"input {name!r}: there is no projection {source.projection}"
-            yield DefinitionFinding("fail", what, hint, lines.of_input(name), name)
+            yield DefinitionFinding("fail", what, hint, lines.input_place(name), name)
 
 
 def _unknown_in_results(
@@ -159,7 +159,7 @@ def _ambiguous_columns(ctx: ProjectionContext, projection: Projection) -> Iterat
                 " the function can name none of them"
             )
             hint = f'choose one: {name}=State(…, columns=("{columns[0]}", …))'
-            yield DefinitionFinding("warn", what, hint, lines.of_input(name), name)
+            yield DefinitionFinding("warn", what, hint, lines.input_place(name), name)
 
 
 def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[DefinitionFinding]:

@@ -41,7 +41,7 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[DefinitionFind
     """Every topic and column that a projection names and the log does not have, or has as something else."""
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
-        place = lines.of_input(name)
+        place = lines.input_place(name)
         if isinstance(source, Result):
             if live_of(store, source.projection) is not None:  # one that was never built has to be waited for
                 known = describe_result(store, source.projection).schema.names
@@ -66,7 +66,7 @@ def wrong_in_result(
     projection: Projection, name: str, source: Result, known: Sequence[str]
 ) -> Iterator[DefinitionFinding]:
     """Columns that an input names and the result, which has those ``known``, does not have."""
-    place = SourceLines.of(projection).of_input(name)
+    place = SourceLines.of(projection).input_place(name)
     for column in dict.fromkeys((*affected(source), *_gone_through(projection, name))):
         if column not in known:
             what = (

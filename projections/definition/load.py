@@ -115,7 +115,7 @@ def _first_error(name: str, found: Sequence[DefinitionFinding]) -> UsageError:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenProject:
     """What does not load of a project."""
 
     mistakes: tuple[Mistake, ...] = ()

@@ -103,7 +103,7 @@ class SourceLines:
         lines = sorted({line for name in names for line in self.calls.get(name, ())})
         return f"{self.file}:{lines[0] if len(lines) == 1 else self.line}"
 
-    def of_input(self, name: str) -> str:
+    def input_place(self, name: str) -> str:
         """``file:line`` where an input is declared."""
         return f"{self.file}:{self.inputs.get(name, self.line)}"
 

@@ -46,13 +46,13 @@ def mistakes_of(defined: Projection) -> Iterator[DefinitionFinding]:
         yield DefinitionFinding("fail", what, hint, defined.place)
     for name, found in _argument_mistakes(defined):
         for what, hint in found:
-            yield DefinitionFinding("fail", what, hint, lines.of_input(name))
+            yield DefinitionFinding("fail", what, hint, lines.input_place(name))
     for name, source in defined.inputs.items():
         wrong = list(wrong_values(source))
         for what, hint in wrong:
-            yield DefinitionFinding("fail", f"input {name!r}: {what}", hint, lines.of_input(name), name)
+            yield DefinitionFinding("fail", f"input {name!r}: {what}", hint, lines.input_place(name), name)
         for what, hint in () if wrong else _input_mistakes(defined, name, source):
-            yield DefinitionFinding("fail", what, hint, lines.of_input(name), name)
+            yield DefinitionFinding("fail", what, hint, lines.input_place(name), name)
 
 
 _Mistakes = Iterator[tuple[str, str]]
@@ -179,7 +179,7 @@ def _through_mistakes(defined: Projection, name: str, through: Through) -> _Mist
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Expectation:
     words: str
     fits: Callable[[object], bool]
 
@@ -224,22 +224,22 @@ def _one_of(words: tuple[str, ...]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, str) and value in words
 
 
-def _optional(wanted: _Wanted) -> _Wanted:
-    return _Wanted(f"{wanted.words}, or None", lambda value: value is None or wanted.fits(value))
+def _optional(wanted: _Expectation) -> _Expectation:
+    return _Expectation(f"{wanted.words}, or None", lambda value: value is None or wanted.fits(value))
 
 
-def _one_or_each(words: str, fits: Callable[[object], bool]) -> _Wanted:
+def _one_or_each(words: str, fits: Callable[[object], bool]) -> _Expectation:
     """One for all columns, or one for each."""
     each = _maps_texts_to(fits)
-    return _Wanted(words, lambda value: fits(value) or each(value))
+    return _Expectation(words, lambda value: fits(value) or each(value))
 
 
 _POLICIES, _KINDS, _FORMATS = get_args(OnUnreadable), get_args(FieldKind), get_args(RedisFormat)
-_TEXT = _Wanted("a text", _is_text)
-_TEXTS = _Wanted('a tuple of column names, ("status",) for one', _is_texts)
-_FLAG = _Wanted("True or False", lambda value: isinstance(value, bool))
-_SECONDS = _Wanted("a number of seconds", is_number)
-_AFFECTS = _Wanted(
+_TEXT = _Expectation("a text", _is_text)
+_TEXTS = _Expectation('a tuple of column names, ("status",) for one', _is_texts)
+_FLAG = _Expectation("True or False", lambda value: isinstance(value, bool))
+_SECONDS = _Expectation("a number of seconds", is_number)
+_AFFECTS = _Expectation(
     'a column ("customer_id"), a tuple of columns, a mapping of key columns to columns, Through, or None',
     lambda value: (
         value is None
@@ -250,11 +250,13 @@ _AFFECTS = _Wanted(
     ),
 )
 _READ = {"topic": _TEXT, "affects": _AFFECTS}
-_FIELDS: Mapping[type, Mapping[str, _Wanted]] = {
+_FIELDS: Mapping[type, Mapping[str, _Expectation]] = {
     State: {
         **_READ,
         "columns": _optional(_TEXTS),
-        "cast": _Wanted('a mapping of columns to Spark types: {"price": "decimal(20,4)"}', _maps_texts_to(_is_text)),
+        "cast": _Expectation(
+            'a mapping of columns to Spark types: {"price": "decimal(20,4)"}', _maps_texts_to(_is_text)
+        ),
         "on_unreadable": _one_or_each(
             f"one of {', '.join(_POLICIES)}, or a mapping of columns to these", _one_of(_POLICIES)
         ),
@@ -267,7 +269,7 @@ _FIELDS: Mapping[type, Mapping[str, _Wanted]] = {
         "sink": _TEXT,
         "table": _TEXT,
         "schema": _TEXT,
-        "indexes": _Wanted(
+        "indexes": _Expectation(
             'a tuple of tuples of column names: (("status",),)',
             lambda value: isinstance(value, tuple | list) and all(map(_is_texts, value)),
         ),
@@ -275,13 +277,13 @@ _FIELDS: Mapping[type, Mapping[str, _Wanted]] = {
     },
     RedisCache: {
         "sink": _TEXT,
-        "prefix": _Wanted("a text, or None", lambda value: value is None or isinstance(value, str)),
-        "format": _Wanted(f"one of {', '.join(_FORMATS)}", _one_of(_FORMATS)),
+        "prefix": _Expectation("a text, or None", lambda value: value is None or isinstance(value, str)),
+        "format": _Expectation(f"one of {', '.join(_FORMATS)}", _one_of(_FORMATS)),
         "ttl_seconds": _optional(_SECONDS),
     },
     SearchIndex: {
         "sink": _TEXT,
-        "fields": _Wanted(
+        "fields": _Expectation(
             f'a mapping of columns to kinds of fields ({", ".join(_KINDS)}): {{"note": "text"}}',
             _maps_texts_to(_one_of(_KINDS)),
         ),
@@ -289,6 +291,6 @@ _FIELDS: Mapping[type, Mapping[str, _Wanted]] = {
     ParquetFolder: {
         "sink": _TEXT,
         "partition_by": _TEXTS,
-        "keep_seconds": _Wanted("a number of seconds, 0 or more", lambda value: is_number(value) and value >= 0),
+        "keep_seconds": _Expectation("a number of seconds, 0 or more", lambda value: is_number(value) and value >= 0),
     },
 }  # fmt: skip

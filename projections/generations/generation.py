@@ -61,7 +61,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class SampleProof:
     """The proof that keys may be followed (``tailrace.projections.refresh.samples``). It holds for these ``versions``
     of the columns of the inputs' topics. ``failed``: why the generation must be computed in full; None: it need not be.
     ``trusted``: the author's word (``trust``) took the place of the plan. ``never_null``: the plan leaves out rows with
@@ -76,7 +76,7 @@ class Checked:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Checked:
+    def from_json(cls, text: str) -> SampleProof:
         return cls(**json.loads(text))
 
 
@@ -100,7 +100,7 @@ class Generation:
     created_at: datetime
     inputs: tuple[InputNeed, ...] = ()
     preview: str | None = None
-    checked: Checked | None = None
+    checked: SampleProof | None = None
 
     @classmethod
     def of(cls, info: GenerationInfo) -> Generation:
@@ -119,7 +119,7 @@ class Generation:
             created_at=info.created_at,
             inputs=info.inputs,
             preview=info.preview,
-            checked=Checked.from_json(info.checked) if info.checked else None,
+            checked=SampleProof.from_json(info.checked) if info.checked else None,
         )
 
     @property

@@ -34,13 +34,13 @@ from tailrace.projections.generations.result_input import common_cut, missing_re
 from tailrace.projections.generations.step_files import schema_bytes
 from tailrace.projections.lifecycle.collect import drop, drop_refused_build, fail_on_refusal
 from tailrace.projections.lifecycle.promote import (
-    Promoted,
+    Promotion,
     reconcile_if_possible,
     refuse_behind,
     show,
 )
 from tailrace.projections.refresh import resume
-from tailrace.projections.refresh.apply import Applied, apply
+from tailrace.projections.refresh.apply import ApplyResult, apply
 from tailrace.projections.refresh.lock import build_lease, refresh_lease
 from tailrace.projections.refresh.plan import Full
 from tailrace.projections.refresh.record import record_applied, record_failures
@@ -72,7 +72,7 @@ class Rebuilt:
     upserts: int
     deletes: int
     resumed: bool
-    promoted: Promoted | None
+    promoted: Promotion | None
     preview: str | None = None
 
 
@@ -148,7 +148,7 @@ def _rebuild(
 
 def _fill(
     ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
-) -> list[Applied | RefreshOutcome]:
+) -> list[ApplyResult | RefreshOutcome]:
     """Fill the generation and catch up. Returns what was brought to its sink."""
     name, pin = projection.name, generation.pin
     with _fails_for_good(ctx, generation):
@@ -163,7 +163,7 @@ def _fill(
             taken = take_step(StepInput(ctx, projection, generation, cut), decided, leftovers)
         applied = apply(ctx, generation)
         record_applied(ctx, projection, generation, started, applied, taken)
-    done: list[Applied | RefreshOutcome] = [applied]
+    done: list[ApplyResult | RefreshOutcome] = [applied]
     if pin is None and generation.preview is None:
         done += _catch_up(ctx, projection, generation)
     return done
@@ -173,10 +173,10 @@ def _promote_when_level(
     ctx: ProjectionContext,
     projection: Projection,
     generation: Generation,
-    done: list[Applied | RefreshOutcome],
+    done: list[ApplyResult | RefreshOutcome],
     *,
     stale_ok: bool,
-) -> Promoted:
+) -> Promotion:
     """Promote a build. While the live generation is ahead, refresh it again (``done`` gets the outcomes). Its state is
     not READY before: a runner refreshes what is ready, and two processes would fence each other."""
     for _ in range(_LEVEL_ROUNDS):

@@ -34,7 +34,7 @@ _RETAINED = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class DroppedGeneration:
     """A generation that was dropped, with its files. ``left``: why its rows are still in the sink; "" when they are
     not."""
 
@@ -50,8 +50,8 @@ def gc(
     *,
     keep: int = 1,
     number: int | None = None,
-    tell: Callable[[Collected], None] = lambda gone: None,
-) -> list[Collected]:
+    tell: Callable[[DroppedGeneration], None] = lambda gone: None,
+) -> list[DroppedGeneration]:
     """Drop generations of a projection that nobody needs, and files of drivers that died.
 
     Dropped are failed builds, builds that were cut off more than a day after they began, and retired generations except
@@ -63,7 +63,7 @@ def gc(
     """
     ctx.check_known(name)
     reconcile_if_possible(ctx, name)
-    dropped: list[Collected] = []
+    dropped: list[DroppedGeneration] = []
     hindered: TailraceError | None = None
     for generation in (
         _droppable_generations(ctx, name, keep)
@@ -84,7 +84,7 @@ def gc(
     return dropped
 
 
-def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[Collected]:
+def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[DroppedGeneration]:
     """Drop a generation with its files. Unless it is dropped ``by_name``, it stays while its sink shows it, and NoSink
     is raised when that does not exist any more."""
     name, number = generation.projection, generation.number
@@ -105,7 +105,7 @@ def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> li
     ctx.store.derived.drop_generation(name, number)
     for path in paths:
         ctx.store.storage.delete(path)
-    return [Collected(name, number, len(paths), left)]
+    return [DroppedGeneration(name, number, len(paths), left)]
 
 
 def _requested_generation(ctx: ProjectionContext, name: str, number: int) -> Generation:

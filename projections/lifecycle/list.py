@@ -8,7 +8,7 @@ from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.lifecycle.promote import Unshown, unshown_promotion
+from tailrace.projections.lifecycle.promote import PendingPromotion, pending_promotion
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class GenerationView:
     rows: int
     fence: Fence | None
     problem: str
-    unshown: Unshown | None = None
+    unshown: PendingPromotion | None = None
 
     @property
     def frozen(self) -> bool:
@@ -44,13 +44,13 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
     fence, problem, pending = None, "", None
     try:
         fence = ctx.fence(generation)
-        pending = unshown_promotion(ctx, generation) if generation.number == live else None
+        pending = pending_promotion(ctx, generation) if generation.number == live else None
     except TailraceError as error:
         problem = error.message
     return GenerationView(
         generation=generation,
         live=generation.number == live,
-        why_frozen=ctx.why_frozen(generation) if ctx.is_frozen(generation) else "",
+        why_frozen=ctx.frozen_reason(generation) if ctx.is_frozen(generation) else "",
         epoch=last.to_epoch if last else None,
         rows=files_of(last).rows if last else 0,
         fence=fence,

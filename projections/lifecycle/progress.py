@@ -19,7 +19,7 @@ from tailrace.eventstore.metadata.run_records import REFRESHES
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.lifecycle.promote import Unshown, unshown_promotion
+from tailrace.projections.lifecycle.promote import PendingPromotion, pending_promotion
 
 if TYPE_CHECKING:
     from tailrace.eventstore.metadata.run_records import RunRecord
@@ -56,7 +56,7 @@ class ProjectionProgress:
     problem: str
     verified: RunRecord | None
     failing: RunRecord | None
-    unshown: Unshown | None = None
+    unshown: PendingPromotion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SinkAnswer:
 
     epoch: int | None
     problem: str = ""
-    unshown: Unshown | None = None
+    unshown: PendingPromotion | None = None
 
 
 SinkInspection = Callable[["ProjectionContext", Sequence[Generation]], Mapping[str, SinkAnswer]]
@@ -73,9 +73,9 @@ SinkInspection = Callable[["ProjectionContext", Sequence[Generation]], Mapping[s
 
 
 def ask_sink(ctx: ProjectionContext, live: Generation) -> SinkAnswer:
-    pending: Unshown | None = None
+    pending: PendingPromotion | None = None
     try:
-        pending = unshown_promotion(ctx, live)
+        pending = pending_promotion(ctx, live)
         fence = ctx.fence(_visible_generation(ctx, live, pending))
     except TailraceError as error:
         return SinkAnswer(None, error.message, pending)
@@ -137,7 +137,9 @@ def unbuilt_projections(store: Store, now: datetime) -> Iterator[Unbuilt]:
             yield Unbuilt(name, failed)
 
 
-def _visible_generation(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:
+def _visible_generation(
+    ctx: ProjectionContext, live: Generation, pending: PendingPromotion | None
+) -> Generation:
     """The generation that readers see, if the catalog knows it; else the live one."""
     if pending is None:
         return live

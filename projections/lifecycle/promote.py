@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Promoted:
+class Promotion:
     """The generation that is live now, the one before, and the ``fence`` of the new one: ``behind`` epochs
     before what readers saw."""
 
@@ -47,7 +47,7 @@ class Promoted:
 
 
 @dataclass(frozen=True, slots=True)
-class Unshown:
+class PendingPromotion:
     """The sink does not show the live generation yet: readers see ``shown`` (None: none). ``since`` is when it was
     promoted, None when the promoter died. ``lost``: the sink holds nothing of the live one."""
 
@@ -72,7 +72,7 @@ class RolledBack:
 
 def promote(
     ctx: ProjectionContext, name: str, number: int | None = None, *, stale_ok: bool = False
-) -> Promoted:
+) -> Promotion:
     """Show a generation to readers. Default: the live one if the sink does not show it yet, else the latest one that
     follows the log, is ready, and is newer than the live one.
 
@@ -95,7 +95,7 @@ def promote(
     return show(ctx, _choose(ctx, name, number), stale_ok=stale_ok)
 
 
-def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> Promoted:
+def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> Promotion:
     """Promote this generation."""
     name, number = generation.projection, generation.number
     fence = _fence_in_sink(ctx, generation)
@@ -105,12 +105,12 @@ def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> P
         shown = sink.live(target.store, name)
         if shown != number:
             _show_in_sink(ctx, generation, shown, ATTEMPTS)
-        return Promoted(name, number, ctx.store.derived.previous(name), fence)
+        return Promotion(name, number, ctx.store.derived.previous(name), fence)
     behind = _epochs_behind(ctx, generation, fence, live)
     if behind and not stale_ok:
         raise _rollback_target(ctx, generation, fence, live, behind)
     _switch(ctx, generation, live, None if stale_ok else _level_of(ctx, generation, fence))
-    return Promoted(name, number, live, fence, behind)
+    return Promotion(name, number, live, fence, behind)
 
 
 def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> RolledBack:
@@ -192,7 +192,7 @@ def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
         pass
 
 
-def unshown_promotion(ctx: ProjectionContext, live: Generation) -> Unshown | None:
+def pending_promotion(ctx: ProjectionContext, live: Generation) -> PendingPromotion | None:
     """What readers see in place of the live generation; None when they see it. Asks the sink."""
     shown = ctx.sink(live).live(ctx.settings.store.name, live.projection)
     if shown == live.number:
@@ -200,7 +200,7 @@ def unshown_promotion(ctx: ProjectionContext, live: Generation) -> Unshown | Non
     records = ctx.store.run_records.latest(live.projection, limit=1, kinds=["promote"])
     known = bool(records) and records[0].generation == live.number
     lost = shown is None and ctx.fence(live) is None
-    return Unshown(shown, records[0].started if known else None, lost)
+    return PendingPromotion(shown, records[0].started if known else None, lost)
 
 
 def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation:
@@ -238,7 +238,7 @@ def _promotable_generations(ctx: ProjectionContext, name: str) -> list[Generatio
 
 
 def _promotion_candidates(ctx: ProjectionContext, name: str) -> list[Generation]:
-    """Those of ``_ready`` that are newer than the live one."""
+    """Those of ``_promotable_generations`` that are newer than the live one."""
     live = ctx.store.derived.live(name) or 0
     return [generation for generation in _promotable_generations(ctx, name) if generation.number > live]
 

@@ -22,7 +22,7 @@ from tailrace.projections.sinks.contract import ResumableLoad, SinkLoad
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ApplyResult:
     """What was brought to the sink, and the ``fence`` that it has now."""
 
     steps: int
@@ -43,7 +43,7 @@ class StepRefused(UsageError):
         self.generation = generation.number
 
 
-def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
+def apply(ctx: ProjectionContext, generation: Generation) -> ApplyResult:
     """Apply all committed steps that the sink does not have yet.
 
     Raises StepRefused when the sink cannot hold a step's rows, OperatorError when its content is not of this log or
@@ -65,7 +65,7 @@ def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
         fence = to
         upserts += files_of(step).upserts
         deletes += files_of(step).deletes
-    return Applied(len(steps), upserts, deletes, fence)
+    return ApplyResult(len(steps), upserts, deletes, fence)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.eventstore.log.row_counts import Counted, count_rows
+from tailrace.eventstore.log.row_counts import RowCount, count_rows
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import files_of
@@ -86,14 +86,14 @@ class Estimate:
     """``changes``: rows that the inputs got since the last step (None: not known). ``keys`` are to be computed,
     ``rows`` of the sink to be written or deleted."""
 
-    changes: Counted | None
+    changes: RowCount | None
     keys: Number
     rows: Number
 
 
 def estimate(
     plan: Plan,
-    changes: Counted | None,
+    changes: RowCount | None,
     result_rows: int,
     records: Sequence[RunRecord],
     *,
@@ -117,7 +117,7 @@ def estimate(
     return Estimate(changes, keys, rows)
 
 
-def _estimate_by_earlier(changes: Counted | None, counted: Sequence[tuple[RunRecord, int]]) -> Number:
+def _estimate_by_earlier(changes: RowCount | None, counted: Sequence[tuple[RunRecord, int]]) -> Number:
     """As many for each changed row as in the latest refreshes."""
     if changes is None:
         return Number(None, "how many rows will have changed is not known")
@@ -131,10 +131,10 @@ def _estimate_by_earlier(changes: Counted | None, counted: Sequence[tuple[RunRec
 
 def changes_between(
     store: Store, projection: Projection, after: int, up_to: int, results: Mapping[str, int]
-) -> Counted | None:
+) -> RowCount | None:
     """Rows that the inputs of a projection got after epoch ``after`` and up to ``up_to``. For results of other
     projections (``results``: their generations) these are the rows that steps changed."""
-    found = Counted()
+    found = RowCount()
     for topic in projection.topics:
         counted = count_rows(store.catalog, topic, after, up_to)
         if counted is None:
@@ -143,5 +143,5 @@ def changes_between(
     for name, generation in results.items():
         steps = store.steps.list(name, generation, after=after)
         rows = sum(file.rows for step in steps if step.to_epoch <= up_to for file in files_of(step).deltas)
-        found += Counted(rows, rows)
+        found += RowCount(rows, rows)
     return found

@@ -27,7 +27,7 @@ from tailrace.eventstore.errors import HistoryGone
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.key_lookup import Changed, TooLarge, changed_keys
+from tailrace.eventstore.state.key_lookup import ChangedKeys, TooLarge, changed_keys
 from tailrace.projections.analysis.guards import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema
@@ -224,7 +224,7 @@ def _keys_by_own_columns(name: str, path: Path, rows: pa.Table, window: RefreshW
     return [side.keys_of(name, rows) for side in ends]
 
 
-def _changed_keys(step: StepInput, source: State, planned: Planned, window: RefreshWindow) -> Changed:
+def _changed_keys(step: StepInput, source: State, planned: Planned, window: RefreshWindow) -> ChangedKeys:
     store = step.ctx.store
     refs = store.segments(source.topic_id, window.cut, window.from_epoch)
     if sum(ref.rows for ref in refs) > _CHANGES_MAX:

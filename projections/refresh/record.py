@@ -15,7 +15,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.refresh.apply import Applied, StepRefused
+from tailrace.projections.refresh.apply import ApplyResult, StepRefused
 from tailrace.projections.refresh.costs import changes_between
 from tailrace.projections.refresh.step import CommittedStep
 
@@ -74,7 +74,7 @@ def record_applied(
     projection: Projection,
     generation: Generation,
     started: datetime,
-    applied: Applied,
+    applied: ApplyResult,
     taken: CommittedStep | None = None,
 ) -> None:
     """Record the steps that are in the sink now and not on record yet: one that this run has ``taken``, and those that
@@ -119,7 +119,7 @@ def record_settled(ctx: ProjectionContext, generation: Generation, started: date
 
 
 def _unrecorded_steps(
-    ctx: ProjectionContext, generation: Generation, applied: Applied
+    ctx: ProjectionContext, generation: Generation, applied: ApplyResult
 ) -> list[tuple[DerivedRun, bool]]:
     """The steps in the sink that are not on record, oldest first, and whether they were applied by this run."""
     name, number, fence = generation.projection, generation.number, applied.fence

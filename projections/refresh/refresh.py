@@ -257,5 +257,5 @@ def mark_frozen(ctx: ProjectionContext, generation: Generation) -> RefreshOutcom
     epoch = last.to_epoch if last else 0
     if generation.frozen_at is None:
         derived.set_frozen(name, number, epoch)
-    reason = f"{generation} is frozen at epoch {epoch}: {ctx.why_frozen(generation)}"
+    reason = f"{generation} is frozen at epoch {epoch}: {ctx.frozen_reason(generation)}"
     return RefreshOutcome(name, number, "frozen", reason, epoch)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.key_lookup import Matches, TooLarge, keys_with, state_of_keys
+from tailrace.eventstore.state.key_lookup import Matches, TooLarge, find_keys, state_of_keys
 from tailrace.eventstore.state.row_layout import Ints
 from tailrace.projections.compute.frames import read_changes, shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input
@@ -85,7 +85,7 @@ class Inputs:
         key = planned.target.key
         if tuple(column.name for column in key) == tuple(columns) and _has_log_hashes(key):
             return self._state(name, wanted.hashes, names, wanted.matches)
-        hashes = keys_with(self._store.storage, planned, columns, wanted.matches)
+        hashes = find_keys(self._store.storage, planned, columns, wanted.matches)
         rows = self._state(name, hashes, names)
         return rows.filter(pa.array(wanted.matches(self._values(name, rows, columns))))
 

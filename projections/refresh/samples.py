@@ -17,7 +17,7 @@ from tailrace.projections.analysis.guards import plan_says
 from tailrace.projections.compute.bucket import BucketTask, placement_of
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import ProjectionFailed
-from tailrace.projections.generations.generation import Checked
+from tailrace.projections.generations.generation import SampleProof
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.result_input import results_at
 from tailrace.projections.generations.step_files import StepFiles, read_result
@@ -43,7 +43,7 @@ def input_versions(step: StepInput) -> dict[str, int]:
     return versions | {f"projection {name}": number for name, number in results.items()}
 
 
-def proof_of(step: StepInput) -> Checked | None:
+def proof_of(step: StepInput) -> SampleProof | None:
     """The proof of a generation; None when it is not of the columns that the inputs have now, or not of what the author
     vouches for now."""
     checked = step.ctx.generation(step.generation.projection, step.generation.number).checked
@@ -60,14 +60,14 @@ def samples_against(step: StepInput) -> str | None:
     return checked.failed
 
 
-def check_samples(step: StepInput, files: StepFiles) -> Checked | None:
+def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
     """Look at the function's plan, then compare the result, which ``files`` hold, on sampled keys. None: there is
     nothing to compare with."""
     ctx, projection, generation = step.ctx, step.projection, step.generation
     versions = input_versions(step)
     refused, never_null = plan_says(ctx, projection)
     if refused is not None:
-        return Checked(versions, refused, projection.trust)
+        return SampleProof(versions, refused, projection.trust)
     lineage = lineage_of(projection)
     now = Inputs(ctx.store, projection, lineage, step.cut, ctx.settings.projections.incremental_bytes)
     task = BucketTask(
@@ -94,7 +94,7 @@ def check_samples(step: StepInput, files: StepFiles) -> Checked | None:
         failed = str(error)
     except ProjectionFailed as error:
         failed = error.message
-    return Checked(versions, failed, projection.trust, never_null)
+    return SampleProof(versions, failed, projection.trust, never_null)
 
 
 def _sampled_keys(task: BucketTask, key: Sequence[str], random: Random) -> KeySet | None:

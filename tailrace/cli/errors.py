@@ -141,7 +141,7 @@ def wrong_command(error: BaseException) -> UsageError | None:
 def outside_cause(error: BaseException) -> TailraceError | None:
     """The error of a disk, a permission or a server that reached the command line as such; None when it is none."""
     if any((kind.__module__, kind.__name__) in _UNREACHABLE for kind in type(error).__mro__):
-        said = " ".join(_why_unreachable(error).split())
+        said = " ".join(_unreachable_reason(error).split())
         return TransientError(
             f"a server is out of reach: {said}",
             hint="tailrace doctor says which one; what was committed is kept",
@@ -158,7 +158,7 @@ def outside_cause(error: BaseException) -> TailraceError | None:
     return None
 
 
-def _why_unreachable(error: BaseException) -> str:
+def _unreachable_reason(error: BaseException) -> str:
     """Why a server is out of reach. SQLAlchemy's own text would repeat the statement and what it was given."""
     return disclosure.hide_quoted_values(str(getattr(error, "orig", None) or error))
 

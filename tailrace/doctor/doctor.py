@@ -217,7 +217,7 @@ def check_source(store: Store, name: str, settings: SourceSettings) -> Iterator[
     for finding in preparation.findings:
         remedy = finding.hint or "nothing, if that is meant"
         yield Check(f"{subject} {finding.subject}", verdicts[finding.level], finding.what, remedy)
-    if not preparation.blocking:
+    if not preparation.blocking_findings:
         count = len(preparation.new) + len(preparation.known)
         todo = f", {len(preparation.new)} of them new: tailrace init" if preparation.new else ""
         yield Check(subject, "ok", f"may be captured: {count} tables{todo}")
@@ -324,7 +324,7 @@ def _check_redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check
 def check_projections(configuration: Configuration) -> Iterator[Check]:
     """Modules import and SQL files parse; the sink and the sources of every projection are configured. A broken
     definition does not hide the others."""
-    from tailrace.projections.definition.load import Broken, gather_mistakes, load_configured
+    from tailrace.projections.definition.load import BrokenProject, gather_mistakes, load_configured
 
     settings = configuration.settings
     if not settings.projections.modules and not settings.projections.sql:
@@ -340,7 +340,7 @@ def check_projections(configuration: Configuration) -> Iterator[Check]:
     except TailraceError as error:
         yield failed_check("projections", error)
         return
-    broken = Broken(tuple(mistakes))
+    broken = BrokenProject(tuple(mistakes))
     for wrong in broken.modules.values():
         yield failed_check("projections", wrong)
     for name, wrong in broken.definitions.items():

@@ -36,8 +36,8 @@ _BY_RUNG: Sequence[tuple[str, str, Values]] = (
     (
         "tailrace_source_lag_bytes", "WAL between the server's head and each rung.",
         lambda found: {
-            "sent": found.behind(found.sent), "received": found.behind(found.received),
-            "durable": found.behind(found.durable),
+            "sent": found.lag(found.sent), "received": found.lag(found.received),
+            "durable": found.lag(found.durable),
         },
     ),
     (

@@ -26,8 +26,8 @@ from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import (
     SCHEMA,
+    EpochFilter,
     Timeline,
-    Which,
     joined_spans,
     open_file,
     spans_from_json,
@@ -45,7 +45,7 @@ _Row = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldResult:
     """What became one file: rows of the table, or files."""
 
     rows: int = 0
@@ -53,7 +53,7 @@ class Folded:
     bytes: int = 0
 
 
-def fold(log: Log, keep_epochs: int) -> Iterator[Folded]:
+def fold(log: Log, keep_epochs: int) -> Iterator[FoldResult]:
     """Fold until fewer than ``CHUNK`` rows are left to it, and merge; one file per step. Raises Fenced when another
     fold began."""
     term: int | None = None
@@ -79,9 +79,9 @@ def _chunk(log: Log, keep_epochs: int) -> tuple[int, int] | None:
     return first, first + CHUNK - 1
 
 
-def _fold_one(log: Log, first: int, last: int, term: int) -> Folded:
+def _fold_one(log: Log, first: int, last: int, term: int) -> FoldResult:
     with log.catalog.read() as connection:
-        rows = Timeline(connection, log.storage).page(Which(after=first - 1, upto=last), CHUNK)
+        rows = Timeline(connection, log.storage).page(EpochFilter(after=first - 1, upto=last), CHUNK)
     if [row.epoch for row in rows] != list(range(first, last + 1)):
         raise IntegrityError(
             f"epochs {first} to {last} are not all in the catalog",
@@ -105,14 +105,14 @@ def _fold_one(log: Log, first: int, last: int, term: int) -> Folded:
             )
         connection.execute(insert(tables.epoch_files).values(values))
     failpoints.hit("fold_swapped")
-    return Folded(rows=len(rows), bytes=values["bytes"])
+    return FoldResult(rows=len(rows), bytes=values["bytes"])
 
 
 def _require_chain(log: Log, first: int, last: int) -> None:
     """Each hash must follow from the one before it."""
     table = tables.epochs
     with log.catalog.read() as connection:
-        previous = Timeline(connection, log.storage).last(Which(upto=first - 1)) if first > 1 else None
+        previous = Timeline(connection, log.storage).last(EpochFilter(upto=first - 1)) if first > 1 else None
         digest = "" if previous is None else previous.hash
         rows = connection.execute(
             select(table).where(table.c.epoch.between(first, last)).order_by(table.c.epoch)
@@ -137,7 +137,7 @@ def _groups(log: Log) -> list[list[_Row]]:
     return [[rows[file.path] for file in group] for group in tiers.plan(files)]
 
 
-def _merge_one(log: Log, group: Sequence[_Row], term: int) -> Folded:
+def _merge_one(log: Log, group: Sequence[_Row], term: int) -> FoldResult:
     values = write(log, _groups_of(log, group), term)
     failpoints.hit("fold_written")
     spans = [span for row in group for span in spans_from_json(row.spans)]
@@ -152,7 +152,7 @@ def _merge_one(log: Log, group: Sequence[_Row], term: int) -> Folded:
         connection.execute(insert(table).values(values))
         retire(connection, [(row.path, row.bytes) for row in group])
     failpoints.hit("fold_swapped")
-    return Folded(files=len(group), bytes=values["bytes"])
+    return FoldResult(files=len(group), bytes=values["bytes"])
 
 
 def _groups_of(log: Log, group: Sequence[_Row]) -> Iterator[pa.Table]:

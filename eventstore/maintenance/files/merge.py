@@ -34,7 +34,7 @@ _Row = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     """One file that replaced others."""
 
     files: int
@@ -42,7 +42,7 @@ class Merged:
     bytes_written: int
 
 
-def merge(log: Log, memory_bytes: int) -> Iterator[Merged]:
+def merge(log: Log, memory_bytes: int) -> Iterator[MergeResult]:
     """Merge until no group is left, one file per step, within that many bytes of decoded rows. Raises Fenced when
     another merge began; what was done until then stays."""
     term: int | None = None
@@ -76,7 +76,7 @@ def _groups(log: Log, topic_id: int) -> list[list[_Row]]:
     return [[rows[file.path] for file in group] for group in tiers.plan(files)]
 
 
-def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:
+def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> MergeResult:
     inputs = [segment_index.file_ref(topic, row) for row in group]
     ranges = joined_ranges([piece for ref in inputs for piece in ref.ranges], str(topic))
     path = terms.new_parquet(folder_of(topic, group[0].topic_id), terms.MERGE, term)
@@ -108,7 +108,7 @@ def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memor
     require_content(log.storage, merged, content, memory_bytes)
     _swap(log, group, values, term)
     failpoints.hit("merge_swapped")
-    return Merged(len(group), sum(row.bytes for row in group), written.bytes)
+    return MergeResult(len(group), sum(row.bytes for row in group), written.bytes)
 
 
 def _swap(log: Log, group: Sequence[_Row], values: dict[str, Any], term: int) -> None:

@@ -53,7 +53,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sealed:
+class _SealedEpochs:
     file: PreparedSegment
     topic_id: int
     first_epoch: int
@@ -173,13 +173,13 @@ def _runs(chunk: Sequence[_SmallEpoch]) -> Iterator[list[_Piece]]:
 
 def _write_run(
     log: Log, topic: TopicId, run: Sequence[_Piece], blobs: dict[str, bytes], term: int
-) -> _Sealed:
+) -> _SealedEpochs:
     refs = [segment_index.blob_ref(topic, piece.epoch, piece.part, blobs[piece.append_id]) for piece in run]
     joined = pa.concat_tables(segment.read_segment(log.storage, ref) for ref in refs).combine_chunks()
     partition = joined["_partition"].to_numpy()
     ranges = merge.joined_ranges([ranges for piece in run for ranges in piece.part.ranges], str(topic))
     lsns = [lsn for piece in run for lsn in piece.part.lsns or ()]
-    arranged = row_order.Arranged(
+    arranged = row_order.ArrangedRows(
         rows=joined,
         order=pa.array(np.argsort(partition, kind="stable")),
         counts=tuple((piece.partition, piece.rows) for piece in ranges),
@@ -194,7 +194,9 @@ def _write_run(
     merge.require_content(log.storage, _ref(topic, file, run, ranges), content, memory_bytes)
     parts = hash_chain.digest((ref.first_epoch, file_reader.checksum(ref.inline or b"")) for ref in refs)
     origin = (f"{len(run)} parts of epochs {run[0].epoch} to {run[-1].epoch}", parts)
-    return _Sealed(file, part.topic_id, run[0].epoch, run[-1].epoch, part.first_row, ranges, content, origin)
+    return _SealedEpochs(
+        file, part.topic_id, run[0].epoch, run[-1].epoch, part.first_row, ranges, content, origin
+    )
 
 
 def _ref(
@@ -214,7 +216,7 @@ def _ref(
     )
 
 
-def _swap(log: Log, chunk: Sequence[_SmallEpoch], files: Sequence[_Sealed], term: int) -> None:
+def _swap(log: Log, chunk: Sequence[_SmallEpoch], files: Sequence[_SealedEpochs], term: int) -> None:
     numbers = [epoch.epoch for epoch in chunk]
     table = tables.epochs
     with log.catalog.write() as connection:
@@ -239,7 +241,7 @@ def _swap(log: Log, chunk: Sequence[_SmallEpoch], files: Sequence[_Sealed], term
             connection.execute(insert(tables.segments), rows)
 
 
-def _row(sealed: _Sealed) -> dict[str, Any]:
+def _row(sealed: _SealedEpochs) -> dict[str, Any]:
     file = sealed.file
     first_lsn, last_lsn = file.lsns or (None, None)
     return {

@@ -124,7 +124,7 @@ def _copy_database(source: Path, target: Path) -> None:
         os.close(descriptor)
 
 
-def _picture(catalog: Path) -> catalog_snapshot.Picture:
+def _picture(catalog: Path) -> catalog_snapshot.CatalogSnapshot:
     engine = create_engine(f"sqlite:///{catalog}")
     try:
         with engine.connect() as connection:
@@ -134,9 +134,9 @@ def _picture(catalog: Path) -> catalog_snapshot.Picture:
 
 
 def _copy_files(
-    log: Log, seen: catalog_snapshot.Picture, target: LocalStorage, report: Callable[[str], None]
+    log: Log, seen: catalog_snapshot.CatalogSnapshot, target: LocalStorage, report: Callable[[str], None]
 ) -> Backup:
-    paths = sorted(seen.named - seen.retired)
+    paths = sorted(seen.paths - seen.retired)
     have = {file.path for file in target.files()}
     copied = size = 0
     for at, path in enumerate([*paths, MARKER], start=1):

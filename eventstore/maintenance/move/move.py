@@ -22,7 +22,7 @@ from tailrace.eventstore.errors import Fenced, MissingFile, OperatorError, Usage
 from tailrace.eventstore.maintenance.move.files import named_files
 from tailrace.eventstore.maintenance.move.rows import copy_rows
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.segment.copy import Copied, copy_files
+from tailrace.eventstore.segment.copy import CopyResult, copy_files
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.storage import PARTIAL, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
@@ -50,11 +50,11 @@ class StorePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveResult:
     """What is in the new place."""
 
     log_id: str
-    files: Copied
+    files: CopyResult
     rows: dict[str, int] = field(default_factory=dict)
 
 
@@ -73,7 +73,7 @@ class Move:
             rows = connection.execute(select(tables.sources.c.name, tables.sources.c.slot))
             return {row.name: row.slot for row in rows}
 
-    def run(self, report: Report, rate: Rate) -> Moved:
+    def run(self, report: Report, rate: Rate) -> MoveResult:
         """Do, or finish, all of it. Raises OperatorError when a place may not be used, is in use or is another log's;
         IntegrityError when something is damaged: then the log stays where it is, closed; ``abandon`` opens it."""
         arrived = self._claim()
@@ -97,8 +97,8 @@ class Move:
         if arrived:
             with self.target.catalog.read() as connection:
                 found = named_files(connection)
-            files, rows = Copied(len(found), sum(file.bytes for file in found), 0), {}
-        return Moved(self.source.log_id, files, rows)
+            files, rows = CopyResult(len(found), sum(file.bytes for file in found), 0), {}
+        return MoveResult(self.source.log_id, files, rows)
 
     def abandon(self) -> None:
         """Open the old place again. Raises OperatorError when the log is in the new one already."""

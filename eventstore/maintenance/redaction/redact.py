@@ -89,7 +89,7 @@ class _ErasedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Redaction:
     file: _ErasedFile
     values: dict[str, Any]
 
@@ -307,7 +307,7 @@ def _offset_mask(table: pa.Table, offsets: Offsets) -> Mask:
     return mask
 
 
-def _rewrite(log: Log, wanted: _RedactionTarget, file: _ErasedFile, term: int) -> _Made:
+def _rewrite(log: Log, wanted: _RedactionTarget, file: _ErasedFile, term: int) -> _Redaction:
     version = wanted.versions[file.ref.version]
     path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
     memory = log.settings.upkeep.memory_bytes
@@ -326,7 +326,7 @@ def _rewrite(log: Log, wanted: _RedactionTarget, file: _ErasedFile, term: int) -
         del values["sealed"]
     else:
         values |= {"sealed": True, "content": written.kept.text}
-    return _Made(file, values)
+    return _Redaction(file, values)
 
 
 def _receipt(
@@ -343,7 +343,7 @@ def _receipt(
     )
 
 
-def _swap(log: Log, wanted: _RedactionTarget, made: Sequence[_Made], term: int) -> Receipt:
+def _swap(log: Log, wanted: _RedactionTarget, made: Sequence[_Redaction], term: int) -> Receipt:
     """Nothing is recorded when there was nothing to erase."""
     files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
     rows = _count_rows([each.file for each in made])
@@ -368,7 +368,7 @@ def _swap(log: Log, wanted: _RedactionTarget, made: Sequence[_Made], term: int) 
     return receipt
 
 
-def _replace(connection: Connection, wanted: _RedactionTarget, made: Sequence[_Made]) -> None:
+def _replace(connection: Connection, wanted: _RedactionTarget, made: Sequence[_Redaction]) -> None:
     for table, is_run in ((tables.segments, False), (tables.state_runs, True)):
         mine = [each for each in made if each.file.is_run == is_run]
         if not mine:

@@ -27,7 +27,7 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import hash_ledger
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.retention import archive, holds, plan
-from tailrace.eventstore.maintenance.retention.archive import Unarchived
+from tailrace.eventstore.maintenance.retention.archive import ArchiveFailure
 from tailrace.eventstore.maintenance.retention.holds import RegisteredReader
 from tailrace.eventstore.maintenance.retention.plan import HeldRows, RetentionStep, SegmentRow
 from tailrace.eventstore.maintenance.state_runs.write import RunSpan, run_values, write_run
@@ -50,7 +50,7 @@ _NAMED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RetentionResult:
     """One topic begins behind ``epoch`` now. ``events`` and ``bytes`` were removed, ``kept_events`` of them stay in
     the state run; ``forced`` are the readers it passed, ``archive`` is where the removed rows are kept."""
 
@@ -63,7 +63,9 @@ class Removed:
     archive: str = ""
 
 
-def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | HeldRows | Unarchived]:
+def retain(
+    log: Log, force_past: Collection[str] = ()
+) -> Iterator[RetentionResult | HeldRows | ArchiveFailure]:
     """One step for each topic that has one, and what holds back or hinders the others. Raises UsageError when
     ``force_past`` names no registered reader, Fenced when another maintainer began."""
     plans = [plan.plan(log, each, force_past) for each in plan.topics(log)]
@@ -85,7 +87,7 @@ def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | Hel
             except Fenced:
                 raise
             except TailraceError as error:
-                yield Unarchived(step.info.id.text, error)
+                yield ArchiveFailure(step.info.id.text, error)
                 continue
             yield _carry_out(log, step, term, kept)
 
@@ -99,7 +101,9 @@ def _all_readers(log: Log) -> list[RegisteredReader]:
     return [reader for info, *_ in plan.topics(log) for reader in holds.registered_readers(log, info.id)]
 
 
-def _carry_out(log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[str, Any]]) -> Removed:
+def _carry_out(
+    log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[str, Any]]
+) -> RetentionResult:
     name = partial(terms.new_parquet, folder_of(step.info.id, step.topic_id), terms.RETAIN, term)
     run: list[Part] = []
     if _has_state(log, step.info):
@@ -110,7 +114,7 @@ def _carry_out(log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[
                     connection, log, step.info, step.topic_id, step.settings.tombstones
                 )
         run = write_run(log, step.info.id, RunSpan(0, step.cut, tombstones_after), name)
-    rests = [_rest(log, step, row, name()) for row in step.split]
+    rests = [_rest(log, step, row, name()) for row in step.split_files]
     for part in run:
         # What it was made of goes for good, so what was written is looked at first.
         require_content(log.storage, part.ref(step.info.id), part.content, log.settings.upkeep.memory_bytes)
@@ -119,7 +123,7 @@ def _carry_out(log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[
     _swap(log, step, term, _Replacement(start, run, rests, kept))
     failpoints.hit("retention_swapped")
     events = sum(start.whole) - sum(step.start.whole)
-    return Removed(
+    return RetentionResult(
         topic=step.info.id.text,
         epoch=step.cut,
         events=events,
@@ -226,7 +230,7 @@ def _swap(log: Log, step: RetentionStep, term: int, new: _Replacement) -> None:
                 whole_from=json.dumps(list(new.start.whole)),
             )
         )
-        split = [row.path for row in step.split]
+        split = [row.path for row in step.split_files]
         found = connection.scalars(
             select(segments.c.path).where(
                 mine, segments.c.first_epoch <= step.cut, segments.c.last_epoch > step.cut
@@ -266,7 +270,7 @@ def _ledger_rows(
     rests: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """The rows of ``segments`` for what is left of files, as entries in the topic's chain; and one for what is gone."""
-    split = dict(zip((row.path for row in step.split), rests, strict=True))
+    split = dict(zip((row.path for row in step.split_files), rests, strict=True))
     made = []
     whole = [row for row in gone if row.path not in split]
     if whole:

@@ -41,7 +41,7 @@ _COPYING_SECONDS = 86_400  # no copy of one file takes longer
 
 
 @dataclass(frozen=True, slots=True)
-class Unarchived:
+class ArchiveFailure:
     """A topic's step was not taken, because what it removes could not be archived."""
 
     topic: str

@@ -19,7 +19,7 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.retention import holds
 from tailrace.eventstore.maintenance.retention.holds import RegisteredReader
 from tailrace.eventstore.metadata import log_start
-from tailrace.eventstore.metadata.epochs import Timeline, Which
+from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.topics import head_epoch, sealed_upto, topic_info, topic_query
 from tailrace.eventstore.model import retention
@@ -74,11 +74,11 @@ class RetentionStep:
     passed: tuple[RegisteredReader, ...]
 
     @property
-    def whole(self) -> list[SegmentRow]:
+    def whole_files(self) -> list[SegmentRow]:
         return [row for row in self.files if row.last_epoch <= self.cut]
 
     @property
-    def split(self) -> list[SegmentRow]:
+    def split_files(self) -> list[SegmentRow]:
         return [row for row in self.files if row.last_epoch > self.cut]
 
 
@@ -192,7 +192,7 @@ def _compacted_upto(
 def cutoff_by_age(connection: Connection, log: Log, info: TopicInfo, topic_id: int, seconds: float) -> int:
     """The last epoch before the topic's first row that is younger."""
     limit = now_micros() - int(seconds * 1e6)
-    which = Which(source=info.id.source, later_than=limit, topics=frozenset({topic_id}))
+    which = EpochFilter(source=info.id.source, later_than=limit, topics=frozenset({topic_id}))
     younger = Timeline(connection, log.storage).first(which)
     return head_epoch(connection) if younger is None else int(younger.epoch) - 1
 
@@ -226,7 +226,7 @@ def is_overdue(log: Log, topic: TopicRow) -> bool:
 
     def look(connection: Connection) -> bool:
         after = sealed_upto(connection)
-        which = Which(source=info.id.source, after=after, dated=True, topics=frozenset({topic_id}))
+        which = EpochFilter(source=info.id.source, after=after, dated=True, topics=frozenset({topic_id}))
         waiting = Timeline(connection, log.storage).first(which)
         return waiting is not None and (waiting.last_ts or 0) <= limit
 
@@ -234,16 +234,16 @@ def is_overdue(log: Log, topic: TopicRow) -> bool:
 
 
 def _is_worth(log: Log, step: RetentionStep) -> bool:
-    gain = sum(row.bytes for row in step.whole)
+    gain = sum(row.bytes for row in step.whole_files)
     gain += sum(
         row.bytes * (step.cut - row.first_epoch + 1) // (row.last_epoch - row.first_epoch + 1)
-        for row in step.split
+        for row in step.split_files
     )
     table = tables.state_runs
     with log.catalog.read() as connection:
         mine = (table.c.topic_id == step.topic_id, table.c.epoch == step.start.epoch)
         runs = sum(connection.scalars(select(table.c.bytes).where(*mine)))
-        if is_worthwhile(gain, runs + sum(row.bytes for row in step.split)):
+        if is_worthwhile(gain, runs + sum(row.bytes for row in step.split_files)):
             return True
         seconds = step.settings.retention.seconds
         if seconds is None:
@@ -261,7 +261,7 @@ def _withheld(
     files: Sequence[SegmentRow],
 ) -> HeldRows:
     between = [row for row in files if row.last_epoch > reader.epoch and row.first_epoch <= wanted]
-    which = Which(after=reader.epoch, dated=True, topics=frozenset({topic_id}))
+    which = EpochFilter(after=reader.epoch, dated=True, topics=frozenset({topic_id}))
     first = retry_on_missing_file(
         log.catalog, lambda connection: Timeline(connection, log.storage).first(which)
     )

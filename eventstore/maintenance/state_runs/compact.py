@@ -33,7 +33,7 @@ from tailrace.eventstore.segment.select import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """``kept`` of ``rows`` rows make the state of a topic's epochs behind ``after`` and up to ``epoch``. ``bytes`` is
     the run's size; 0 when it would have saved too little, and was not made."""
 
@@ -51,7 +51,7 @@ def compact(
     *,
     at_once: bool = False,
     workers: Workers | None = None,
-) -> Iterator[Compacted]:
+) -> Iterator[CompactionResult]:
     """Make the state runs that are due, of these topics or all; ``at_once``: of all rows that are in files. Raises
     Fenced when another maintainer began, or the topic's start moved."""
     term: int | None = None
@@ -61,7 +61,7 @@ def compact(
         yield _make(log, each, term, workers)
 
 
-def _make(log: Log, due: DueRun, term: int, workers: Workers | None) -> Compacted:
+def _make(log: Log, due: DueRun, term: int, workers: Workers | None) -> CompactionResult:
     topic = due.info.id
     name = partial(terms.new_parquet, segment.folder_of(topic, due.topic_id), terms.STATE, term)
     run = write_run(log, topic, RunSpan(due.after, due.epoch), name, workers)
@@ -77,7 +77,7 @@ def _make(log: Log, due: DueRun, term: int, workers: Workers | None) -> Compacte
         _swap(connection, due, run)
     failpoints.hit("state_run_swapped")
     size = sum(part.bytes for part in run)
-    return Compacted(topic.text, due.after, due.epoch, due.rows, kept, size)
+    return CompactionResult(topic.text, due.after, due.epoch, due.rows, kept, size)
 
 
 def _swap(connection: Connection, due: DueRun, run: list[Part]) -> None:

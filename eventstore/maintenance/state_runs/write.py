@@ -113,7 +113,7 @@ class Workers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalWorkers:
     """This process, one share after another."""
 
     shares: int = 1
@@ -143,7 +143,7 @@ def write_run(
     )
     inside = _restrict_to_new(wanted, span.after)
     assert not (span.after and inside.partitioning.mixed)  # ``due``: such a run begins with the log
-    workers = workers or Here()
+    workers = workers or LocalWorkers()
     count = max(1, min(workers.shares, inside.partitioning.classes))
     shares = [
         Share(

@@ -136,7 +136,7 @@ class ClassWalk:
             pairs = zip(left.columns, right.columns, strict=False)
             columns = [(name, self._common_places(ours, theirs)) for (name, ours), (_, theirs) in pairs]
             return QueryOutput(columns)
-        return _United(self._common_places, left, right)
+        return _UnionOutput(self._common_places, left, right)
 
     def _common_places(self, ours: frozenset[Place], theirs: frozenset[Place]) -> frozenset[Place]:
         """The value of either: places of one class, for the key's purposes. Nothing when one of them is computed."""
@@ -276,7 +276,7 @@ class ClassWalk:
         return output
 
 
-class _United(QueryOutput):
+class _UnionOutput(QueryOutput):
     """The columns of a set operation's sides by name, where these are not known beforehand."""
 
     def __init__(self, same: _Same, left: QueryOutput, right: QueryOutput) -> None:

@@ -19,7 +19,7 @@ _KEY_COLUMNS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class DerivedAffects:
     """``affects`` of the inputs in question; ``missing`` are those without one, each with the reason."""
 
     affects: Mapping[str, Affects]
@@ -28,19 +28,19 @@ class Derived:
 
 def derive(
     query: exp.Query, key: Sequence[str], inputs: Mapping[str, Input], wanted: Sequence[str]
-) -> Derived:
+) -> DerivedAffects:
     """The lineage of a query over ``inputs``; those in ``wanted`` do not say what they affect."""
     if not wanted:
-        return Derived({}, {})
+        return DerivedAffects({}, {})
     walk = ClassWalk({name.lower(): name for name in inputs}, inputs)
     try:
         result = walk.query(query, {})
     except NotDerived as error:
-        return Derived({}, dict.fromkeys(wanted, str(error)))
+        return DerivedAffects({}, dict.fromkeys(wanted, str(error)))
     traced = {name: walk.key_column(result, name) for name in key[:_KEY_COLUMNS_MAX]}
     found = _KeyChoice(walk, {name: places for name, places in traced.items() if places}, key, inputs, wanted)
     best = found.best()
-    return Derived(best, {name: found.why(name) for name in wanted if name not in best})
+    return DerivedAffects(best, {name: found.reason(name) for name in wanted if name not in best})
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _KeyChoice:
     def best(self) -> dict[str, Affects]:
         best: dict[str, Affects] = {}
         for followed in self._subsets():
-            found = self._by(followed)
+            found = self._affects_by(followed)
             if len(found) > len(best):
                 best = found
         return best
@@ -85,7 +85,7 @@ class _KeyChoice:
         key = self.walk.class_of(place for places in self.traced.values() for place in places)
         return (group for group in self.walk.groups if any(places & key for places in group))
 
-    def _by(self, followed: tuple[str, ...]) -> dict[str, Affects]:
+    def _affects_by(self, followed: tuple[str, ...]) -> dict[str, Affects]:
         """What the wanted inputs affect when these columns are followed."""
         found: dict[str, Affects] = {}
         for name in self.wanted:
@@ -145,7 +145,7 @@ class _KeyChoice:
                     )
         return [(self.walk.readings[number], tuple(sorted(on.items()))) for number, on in found.items()]
 
-    def why(self, name: str) -> str:
+    def reason(self, name: str) -> str:
         """Why nothing was found for an input."""
         if not self.traced:
             return f"the key ({', '.join(self.key)}) is no column of an input as it is"

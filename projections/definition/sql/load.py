@@ -35,7 +35,7 @@ _CLAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedQuery:
     """The projection of a file; None when it is not known what it should be. ``findings`` are what is wrong with the
     file."""
 
@@ -45,7 +45,7 @@ class Loaded:
     findings: tuple[DefinitionFinding, ...]
 
 
-def load_sql(path: Path) -> Loaded:
+def load_sql(path: Path) -> LoadedQuery:
     """Read one file. Raises OSError when it cannot be read."""
     text = path.read_text(encoding="utf-8")
     file = relative_path(str(path))
@@ -55,16 +55,16 @@ def load_sql(path: Path) -> Loaded:
     parsed = _Body(file, body, findings)
     query = parsed.query()
     if header is None:
-        return Loaded(file, path.stem, None, tuple(findings))
+        return LoadedQuery(file, path.stem, None, tuple(findings))
     if header.sink is None or query is None:
-        return Loaded(file, header.name, None, tuple(findings))
+        return LoadedQuery(file, header.name, None, tuple(findings))
     defined = _projection(header, query, parsed)
     findings += mistakes_of(_with_affects(defined, {name: {} for name in header.derived}))
     if not findings:
         derived = derive(query, defined.key, defined.inputs, header.derived)
         defined = _with_affects(defined, derived.affects)
         findings += [_missing_affects(defined, header, name, why) for name, why in derived.missing.items()]
-    return Loaded(file, header.name, defined, tuple(findings))
+    return LoadedQuery(file, header.name, defined, tuple(findings))
 
 
 def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:

@@ -97,7 +97,7 @@ def capture(
     if metrics_port is None and not until_idle and seconds is None:
         metrics_port = metrics.port  # a capture that ends soon runs beside one that stays
     with invocation.store() as store:
-        running = Running(store, chosen, record)
+        running = RunningCaptures(store, chosen, record)
         collector = Collector(store, chosen, running.statuses)
         goals = (
             [Goal.at_server_end(store, name, settings) for name, settings in chosen] if until_idle else None
@@ -123,7 +123,7 @@ def capture(
     return INTERRUPTED if interrupted.is_set() else 0
 
 
-class Running:
+class RunningCaptures:
     """One capture per source, each on a thread of its own; the first that fails stops the others."""
 
     def __init__(
@@ -195,7 +195,7 @@ class Goal:
         if waiting and time.monotonic() - self._looked_at < GOAL_SECONDS:
             return False
         self._looked_at = time.monotonic()
-        self.unloadable = self._why_unloadable(waiting, state.publication) if waiting else ()
+        self.unloadable = self._unloadable_notes(waiting, state.publication) if waiting else ()
         return len(self.unloadable) == len(waiting)
 
     def _incomplete(self) -> list[TopicId]:
@@ -208,7 +208,7 @@ class Goal:
             topic.id for topic in topics if topic.complete_since is None and topic.id not in in_quarantine
         ]
 
-    def _why_unloadable(self, topics: Sequence[TopicId], name: str) -> list[str]:
+    def _unloadable_notes(self, topics: Sequence[TopicId], name: str) -> list[str]:
         """Notes on topics that no session would load, by the server's tables and its publication."""
         from tailrace.cdc.postgres.connect import Address, connect
         from tailrace.cdc.postgres.publication import read_publication
@@ -232,7 +232,7 @@ class Goal:
 
 
 def watch(
-    running: Running,
+    running: RunningCaptures,
     output: Output,
     progress: Progress,
     *,

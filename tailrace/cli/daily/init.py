@@ -52,7 +52,7 @@ def init(
         write_starter(invocation, dry_run=dry_run)
         return 0
     done = prepare(invocation, sources, dry_run=dry_run, events=events, ddl=ddl)
-    if any(preparation.blocking for preparation in done):
+    if any(preparation.blocking_findings for preparation in done):
         return OperatorError.exit_code
     if detailed_exitcode and not any(each.new or each.statements or each.trigger for each in done):
         return NOTHING_TO_DO
@@ -144,7 +144,7 @@ def _print(invocation: Invocation, preparation: Preparation, *, events: bool, dd
         output.line(f"  {finding.level}: {finding.subject}: {finding.what}", style=STYLES[finding.level])
         if finding.hint:
             output.line(f"    → {finding.hint}")
-    if not preparation.blocking:
+    if not preparation.blocking_findings:
         output.line(f"  next: tailrace capture makes the slot {preparation.slot} and takes the first load")
 
 

@@ -150,7 +150,7 @@ def upkeep_line(upkeep: UpkeepStatus) -> str:
 
 def _ladder_row(source: SourceStatus, ladder: Ladder) -> tuple[str, ...]:
     def behind(position: int | None, seconds: float | None = None) -> str:
-        lag = ladder.behind(position)
+        lag = ladder.lag(position)
         if lag is None:
             return "-"
         return size(lag) if seconds is None else f"{size(lag)}, {seconds:.1f} s"

@@ -12,7 +12,7 @@ from tailrace.eventstore.model.redacted import ERASED, Erased
 from tailrace.eventstore.model.topic import TopicId
 
 if TYPE_CHECKING:
-    from tailrace.eventstore.subscriptions.tail import Followed
+    from tailrace.eventstore.subscriptions.tail import FollowedRows
 
 _FIELD_ID = b"PARQUET:field_id"
 Document = dict[str, Any]
@@ -22,7 +22,7 @@ ROW_OPS: Mapping[str, str] = {
 SORTED_ROWS_MAX = 200_000  # of one epoch; of a larger one (a load) rows stay as they are stored
 
 
-def sort_by_commit(followed: Iterable[Followed]) -> Iterator[Document]:
+def sort_by_commit(followed: Iterable[FollowedRows]) -> Iterator[Document]:
     """Documents of rows that come epoch by epoch, within an epoch by commit. A truncate, which is in every
     partition, comes once."""
     seen: set[tuple[Any, ...]] = set()

@@ -12,7 +12,7 @@ from tailrace.eventstore.errors import DifferenceFound, manual_page
 from tailrace.terminal import count, size
 
 if TYPE_CHECKING:
-    from tailrace.eventstore.integrity.findings import Verified
+    from tailrace.eventstore.integrity.findings import VerificationResult
 
 
 def verify(
@@ -39,7 +39,7 @@ def verify(
     return 0 if found.clean else DifferenceFound.exit_code
 
 
-def _print_findings(invocation: Invocation, found: Verified) -> None:
+def _print_findings(invocation: Invocation, found: VerificationResult) -> None:
     """The findings, then what was checked."""
     output = invocation.output
     if output.json:

@@ -18,7 +18,7 @@ from tailrace.terminal import count
 if TYPE_CHECKING:
     from tailrace.eventstore.settings import Settings
     from tailrace.projections.context import ProjectionContext
-    from tailrace.projections.definition.load import Broken
+    from tailrace.projections.definition.load import BrokenProject
     from tailrace.projections.definition.model import Projection
     from tailrace.projections.lifecycle.build import Rebuilt
     from tailrace.projections.refresh.refresh import RefreshOutcome
@@ -75,8 +75,8 @@ def with_master(settings: Settings, master: str | None) -> Settings:
     return chosen
 
 
-def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Projection], Broken]:
-    from tailrace.projections.definition.load import Broken, gather_mistakes, load_configured
+def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Projection], BrokenProject]:
+    from tailrace.projections.definition.load import BrokenProject, gather_mistakes, load_configured
 
     settings = invocation.settings
     if not (settings.projections.modules or settings.projections.sql or lenient):
@@ -86,7 +86,7 @@ def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Pr
         )
     with gather_mistakes() as mistakes:
         found = load_configured(settings.projections, invocation.configuration.folder)
-    broken = Broken(tuple(mistakes))
+    broken = BrokenProject(tuple(mistakes))
     for error in (*broken.definitions.values(), *broken.modules.values()) if lenient else ():
         invocation.output.note(f"going on without it: {error.message}", style="yellow")
     return found, broken

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tailrace.jobs import Job
 
 
-class Form(StrEnum):
+class JobForm(StrEnum):
     """What runs the job."""
 
     SPARK_SUBMIT = "spark-submit"
@@ -29,7 +29,7 @@ class Form(StrEnum):
 
 def job(
     context: typer.Context,
-    form: Annotated[Form, typer.Argument(help="What runs it.", show_default=False)],
+    form: Annotated[JobForm, typer.Argument(help="What runs it.", show_default=False)],
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -80,20 +80,20 @@ def job(
     if invocation.output.json:
         invocation.output.document({"form": form, "variables": described.variables, "text": text})
         return
-    if described.variables and form is Form.SPARK_SUBMIT:
+    if described.variables and form is JobForm.SPARK_SUBMIT:
         invocation.output.note(f"it needs in its environment: {', '.join(described.variables)}")
     invocation.output.line(text.rstrip("\n"))
 
 
-def _text(form: Form, described: Job, settings: Settings, image: str | None) -> str:
+def _text(form: JobForm, described: Job, settings: Settings, image: str | None) -> str:
     from tailrace import jobs
 
     match form:
-        case Form.SPARK_SUBMIT:
+        case JobForm.SPARK_SUBMIT:
             return jobs.spark_submit(described)
-        case Form.AIRFLOW:
+        case JobForm.AIRFLOW:
             return jobs.airflow(described)
-        case Form.KUBERNETES:
+        case JobForm.KUBERNETES:
             _check_pods(settings, image)
             return jobs.kubernetes(replace(described, image=image or ""))
 

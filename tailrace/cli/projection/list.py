@@ -23,7 +23,7 @@ from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.terminal import count, when
 
 if TYPE_CHECKING:
-    from tailrace.projections.lifecycle.collect import Collected
+    from tailrace.projections.lifecycle.collect import DroppedGeneration
     from tailrace.projections.lifecycle.list import GenerationView
 
 projection_commands = typer.Typer(help="Projections and their generations.")
@@ -221,10 +221,10 @@ def gc(
         raise UsageError("--generation drops one generation of one projection", hint="name the projection")
     what = f"generation {generation}" if generation is not None else f"retired generations (keeping {keep})"
     invocation.confirm(f"drop {what} of {', '.join(names) if names else 'all projections'}")
-    dropped: list[Collected] = []
+    dropped: list[DroppedGeneration] = []
     errors: list[TailraceError] = []
 
-    def tell(gone: Collected) -> None:
+    def tell(gone: DroppedGeneration) -> None:
         dropped.append(gone)
         _print_collected(invocation, gone)
 
@@ -245,7 +245,7 @@ def gc(
     return NOTHING_TO_DO if detailed_exitcode and not dropped else 0
 
 
-def _print_collected(invocation: Invocation, gone: Collected) -> None:
+def _print_collected(invocation: Invocation, gone: DroppedGeneration) -> None:
     if invocation.output.json:
         invocation.output.document(gone)
     line = f"{gone.projection}: dropped g{gone.generation} and {count(gone.files, 'file')}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tailrace.eventstore.settings import Settings
     from tailrace.eventstore.store import Store
     from tailrace.projections.lifecycle.progress import ProjectionProgress, Rung
-    from tailrace.projections.lifecycle.promote import Unshown
+    from tailrace.projections.lifecycle.promote import PendingPromotion
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class ProjectionStatus:
     sink_behind_epochs: int | None = None
     sink_behind_seconds: float | None = None
     sink_problem: str = ""
-    failing: Failing | None = None
-    unshown: Unshown | None = None
+    failing: Failure | None = None
+    unshown: PendingPromotion | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class Failure:
     """Refreshes or builds that failed the same way, and nothing that was done since."""
 
     since: datetime
@@ -87,7 +87,7 @@ def _status(found: ProjectionProgress) -> ProjectionStatus:
     )
 
 
-def describe_unshown(name: str, unshown: Unshown) -> str:
+def describe_unshown(name: str, unshown: PendingPromotion) -> str:
     """What readers see while a generation is live in the catalog only."""
     if unshown.lost:
         return f"is promoted, and the sink holds nothing of it: tailrace rebuild {name}"
@@ -102,10 +102,10 @@ def _frozen(epoch: int) -> str:
     return f"frozen at epoch {epoch:,}: no running definition matches it (why: tailrace projection list)"
 
 
-def _failure(record: RunRecord | None) -> Failing | None:
+def _failure(record: RunRecord | None) -> Failure | None:
     if record is None:
         return None
-    return Failing(record.started, record.finished, record.tries, record.reason)
+    return Failure(record.started, record.finished, record.tries, record.reason)
 
 
 def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -> None:

@@ -16,7 +16,7 @@ from tailrace.terminal import count, duration, size, when
 if TYPE_CHECKING:
     from tailrace.eventstore.maintenance.retention.plan import HeldRows
     from tailrace.eventstore.maintenance.rounds import Round
-    from tailrace.eventstore.maintenance.state_runs.compact import Compacted
+    from tailrace.eventstore.maintenance.state_runs.compact import CompactionResult
 
 store_commands = typer.Typer(help="The log as a whole.")
 store_commands.command()(upgrade)
@@ -162,7 +162,7 @@ def describe_round(done: Round) -> list[str]:
     return [*lines, *held, f"in {done.seconds:.1f} s"]
 
 
-def _describe_compacted(each: Compacted) -> str:
+def _describe_compacted(each: CompactionResult) -> str:
     upto = f"{each.topic} up to epoch {each.epoch:,}"
     if not each.bytes:
         return f"no state run of {upto}: {each.kept:,} of {count(each.rows, 'row')} make its state"

@@ -15,7 +15,7 @@ from tailrace.terminal import count, size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tailrace.eventstore.maintenance.move.move import Moved
+    from tailrace.eventstore.maintenance.move.move import MoveResult
     from tailrace.eventstore.settings import StoreSettings
 
 
@@ -101,7 +101,7 @@ def report_copied(report: Reporter, files: int, of_files: int, done: int, total:
 
 
 def _print_moved(
-    invocation: Invocation, done: Moved, place: StoreSettings, catalog: str, segments: str
+    invocation: Invocation, done: MoveResult, place: StoreSettings, catalog: str, segments: str
 ) -> None:
     output = invocation.output
     shown = _displayed_address(catalog)

@@ -218,7 +218,7 @@ def test_a_policy_that_cannot_be_is_said_before_anything_is_written(
     site: Site, columns: dict[str, str], said: str
 ) -> None:
     wrong = site.with_settings(columns=columns, hash_key=KEY)
-    findings = wrong.init(dry_run=True).blocking
+    findings = wrong.init(dry_run=True).blocking_findings
     assert len(findings) == 1 and findings[0].hint
     with pytest.raises(OperatorError, match=said):
         wrong.init()

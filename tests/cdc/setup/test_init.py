@@ -242,7 +242,7 @@ def test_row_level_security_that_hides_rows_is_refused(postgres: PostgresServer,
             f"GRANT SELECT ON t TO {role}",
         )
         poor = Site.at(site.root, site.dsn.replace("postgres@", f"{role}@"))
-        found = [finding.what for finding in poor.init(dry_run=True).blocking]
+        found = [finding.what for finding in poor.init(dry_run=True).blocking_findings]
         assert "row level security would hide rows from the first load" in found
     finally:
         execute(site.dsn, f"DROP OWNED BY {role}")

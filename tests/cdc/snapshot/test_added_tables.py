@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.cdc.context import Task
-from tailrace.cdc.postgres.slot import Exported
+from tailrace.cdc.postgres.slot import ExportedSnapshot
 from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.load import LoadResult
 from tailrace.cdc.stream.append import AppendContext, Appender
@@ -45,7 +45,7 @@ class AddedTable:
         """The load's thread has read the (empty) table at a point."""
         self.load._point = point
         self.load._result = (
-            Exported("slot", point, "snapshot"),
+            ExportedSnapshot("slot", point, "snapshot"),
             LoadResult((), {LATER.topic: LATER.topic_schema}, 0, NOW),
         )
 

@@ -97,7 +97,7 @@ def test_a_byte_that_is_another_is_found_wherever_it_is(store: Store, scale: Sca
                 tables.epochs, tables.epochs.c.append_id == tables.blobs.c.append_id
             )
         ).first()[-2:]  # type: ignore[index]
-    paths = sorted(named.named - named.retired)
+    paths = sorted(named.paths - named.retired)
 
     @settings(max_examples=scale.pick(smoke=12, full=300))
     @given(

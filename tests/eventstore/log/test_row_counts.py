@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 
-from tailrace.eventstore.log.row_counts import Counted, count_rows
+from tailrace.eventstore.log.row_counts import RowCount, count_rows
 from tailrace.eventstore.model.topic import TopicId
 from tests.eventstore.maintenance.files.test_seal import fill
 from tests.eventstore.shop import CUSTOMERS, ORDERS, content
@@ -26,7 +26,7 @@ def test_rows_between_any_two_epochs_are_counted_before_and_after_they_are_seale
         for after, up_to in combinations((0, 2, 5, 9, 12, 13, 20), 2)
     ]
     for topic, after, up_to, rows in spans:
-        assert count_rows(store.catalog, topic, after, up_to) == Counted(rows, rows)
+        assert count_rows(store.catalog, topic, after, up_to) == RowCount(rows, rows)
     store.seal(12)
     bounds = []
     for topic, after, up_to, rows in spans:
@@ -35,5 +35,5 @@ def test_rows_between_any_two_epochs_are_counted_before_and_after_they_are_seale
         assert counted.exact or after < 12
         bounds.append(counted.exact)
     assert not all(bounds)
-    assert count_rows(store.catalog, ORDERS, 0, 20) == Counted(true[ORDERS].total(), true[ORDERS].total())
+    assert count_rows(store.catalog, ORDERS, 0, 20) == RowCount(true[ORDERS].total(), true[ORDERS].total())
     assert count_rows(store.catalog, UNKNOWN, 0, 20) is None

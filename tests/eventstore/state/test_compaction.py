@@ -151,7 +151,7 @@ def in_files(wanted: StateInput, storage: Storage) -> StateInput:
             with pa.ipc.open_stream(ref.inline) as reader:
                 rows = reader.read_all()
             counts = tuple((piece.partition, piece.rows) for piece in ref.ranges)
-            arranged = row_order.Arranged(rows, None, counts, None, None)
+            arranged = row_order.ArrangedRows(rows, None, counts, None, None)
             made = segment.write_arranged(storage, ref.topic, ref.version, arranged, f"{number}")
             refs.append(replace(ref, path=made.path, inline=None, bytes=made.bytes, checksum=made.checksum))
     return replace(wanted, refs=tuple(refs))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.key_lookup import TooLarge, changed_keys, keys_with, state_of_keys
+from tailrace.eventstore.state.key_lookup import TooLarge, changed_keys, find_keys, state_of_keys
 from tailrace.eventstore.storage import LocalStorage
 from tests.eventstore.bucket_state import readable_state
 from tests.eventstore.histories import History, Row
@@ -130,7 +130,7 @@ def test_every_row_with_a_value_is_of_a_key_that_may_have_it(
     def has_one(columns: Any) -> Any:
         return pc.is_in(columns[0], value_set=values).to_numpy(zero_copy_only=False)
 
-    hashes = keys_with(STORAGE, wanted, ["body"], has_one)
+    hashes = find_keys(STORAGE, wanted, ["body"], has_one)
     rows = [row for row in whole_state(wanted) if row["body"] in texts]
     assert {row["_hash"] for row in rows} <= set(hashes.tolist())
     found = state_of_keys(STORAGE, wanted, hashes, PLENTY).to_pylist()

@@ -20,7 +20,7 @@ from tailrace.eventstore.segment import segment
 from tailrace.eventstore.settings import StoreSettings, TopicSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions.member import Member
-from tailrace.eventstore.subscriptions.tail import Followed
+from tailrace.eventstore.subscriptions.tail import FollowedRows
 from tests.eventstore.shop import CUSTOMERS, ORDERS, SCHEMA, at, batch, content, rows, writer
 
 EPOCHS = 12
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def ids(found: list[Followed]) -> list[tuple[int, str, int]]:
+def ids(found: list[FollowedRows]) -> list[tuple[int, str, int]]:
     """(epoch, topic, key) of every row, in the order given."""
     return [
         (each.epoch, each.topic.parts[-1], row["key"]["id"] if row["key"] else 0)

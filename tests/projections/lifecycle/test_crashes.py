@@ -39,7 +39,7 @@ from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.progress import SinkInspector, last_failure, measure_progress
-from tailrace.projections.lifecycle.promote import Promoted, promote, reconcile, rollback
+from tailrace.projections.lifecycle.promote import Promotion, promote, reconcile, rollback
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.lock import build_lease
@@ -351,7 +351,7 @@ def test_a_promotion_killed_in_the_middle_is_old_or_new_and_then_finished(
     assert (ctx.store.derived.live(name), sink.live("acme", name)) == (1, 1)
     assert not reconcile(ctx, name)
 
-    assert promote(ctx, name, 2) == Promoted(name, 2, 1, promote(ctx, name, 2).fence)
+    assert promote(ctx, name, 2) == Promotion(name, 2, 1, promote(ctx, name, 2).fence)
     assert rollback(ctx, name).generation == 1
     assert rows_of(ctx, name) == shop.expected(name)
 

@@ -28,7 +28,7 @@ from tailrace.eventstore.errors import (
     UnreadableCell,
     UsageError,
 )
-from tailrace.eventstore.log.row_counts import Counted
+from tailrace.eventstore.log.row_counts import RowCount
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.maintenance.repartition import repartition
@@ -170,7 +170,7 @@ def test_a_refresh_brings_only_differences_and_nothing_when_its_inputs_did_not_c
     (planned,) = plans(ctx)
     assert isinstance(planned.plan, Incremental) and planned.plan.reason == "shop.public.orders changed"
     by_last = "by its last refresh"
-    assert planned.estimate == Estimate(Counted(1, 1), Number(1, by_last), Number(1, by_last))
+    assert planned.estimate == Estimate(RowCount(1, 1), Number(1, by_last), Number(1, by_last))
 
 
 def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotten(

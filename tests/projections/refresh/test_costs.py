@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tailrace.eventstore.log.row_counts import Counted
+from tailrace.eventstore.log.row_counts import RowCount
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.projections.refresh.costs import LATEST, Estimate, Number, estimate, too_costly
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
@@ -63,7 +63,7 @@ def ran(changes: int | None, keys: int | None, upserts: int, deletes: int = 0, s
     return RunRecord("p", 1, NOW, NOW, start, 2, kind, "", upserts, deletes, keys=keys, changes=changes)
 
 
-def estimated(plan: Plan, changes: Counted | None, *records: RunRecord) -> Estimate:
+def estimated(plan: Plan, changes: RowCount | None, *records: RunRecord) -> Estimate:
     found = estimate(plan, changes, 700, records)
     assert found is not None
     return found
@@ -79,20 +79,20 @@ def test_a_first_build_has_nothing_to_go_by() -> None:
 
 
 def test_keys_and_rows_are_as_many_for_each_changed_row_as_the_latest_refreshes_had() -> None:
-    found = estimated(STEP, Counted(30, 30), ran(10, 4, 3, 1), ran(20, 11, 2))
+    found = estimated(STEP, RowCount(30, 30), ran(10, 4, 3, 1), ran(20, 11, 2))
     assert found.keys == Number(15, "by its last 2 refreshes")
     assert found.rows == Number(6, "by its last 2 refreshes")
-    assert estimated(STEP, Counted(1, 1), ran(10, 1, 0)).keys.about == 1, "a changed row concerns some key"
+    assert estimated(STEP, RowCount(1, 1), ran(10, 1, 0)).keys.about == 1, "a changed row concerns some key"
 
 
 def test_a_computation_of_everything_is_of_all_keys_of_the_last_result() -> None:
-    found = estimated(Full(5, 9, "rows were erased"), Counted(30, 30), ran(10, None, 2))
+    found = estimated(Full(5, 9, "rows were erased"), RowCount(30, 30), ran(10, None, 2))
     assert found.keys == Number(700, "all of its last result")
     assert found.rows == Number(6, "by its last refresh")
 
 
 def test_the_first_refresh_by_keys_has_a_key_for_each_changed_row_where_rows_name_their_keys() -> None:
-    found = estimate(STEP, Counted(3, 5), 700, [ran(10, None, 700, start=0)], direct=True)
+    found = estimate(STEP, RowCount(3, 5), 700, [ran(10, None, 700, start=0)], direct=True)
     assert found is not None
     assert found.keys == Number(5, "a key for each changed row: no earlier refresh to go by")
     assert found.rows == Number(5, "a row for each key")
@@ -100,7 +100,7 @@ def test_the_first_refresh_by_keys_has_a_key_for_each_changed_row_where_rows_nam
 
 def test_nothing_is_concluded_from_first_builds_or_counts_that_are_not_known() -> None:
     nothing = Number(None, "no earlier refresh to go by")
-    found = estimated(STEP, Counted(3, 5), ran(None, 4, 4), ran(10, None, 700, start=0))
-    assert found == Estimate(Counted(3, 5), nothing, nothing)
-    assert estimated(STEP, Counted(3, 5), ran(10, None, 2)).keys == nothing, "no refresh by keys"
+    found = estimated(STEP, RowCount(3, 5), ran(None, 4, 4), ran(10, None, 700, start=0))
+    assert found == Estimate(RowCount(3, 5), nothing, nothing)
+    assert estimated(STEP, RowCount(3, 5), ran(10, None, 2)).keys == nothing, "no refresh by keys"
     assert estimated(STEP, None, ran(10, 4, 4)).keys.about is None

@@ -22,7 +22,7 @@ from tailrace.eventstore.errors import (
 )
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.move import files
-from tailrace.eventstore.maintenance.move.move import Moved, open_move
+from tailrace.eventstore.maintenance.move.move import MoveResult, open_move
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
@@ -36,7 +36,7 @@ RUN = RunRecord("totals", 1, at(0), at(1), 0, 1, "full", "first build", 1, 0)
 HERE = StoreSettings(catalog="sqlite:///catalog.db", segments="segments", inline_bytes=3500)
 
 
-def move(settings: StoreSettings, target: StoreSettings, root: Path) -> Moved:
+def move(settings: StoreSettings, target: StoreSettings, root: Path) -> MoveResult:
     with open_move(settings, target, root) as found:
         return found.run(lambda text: None, lambda *done: None)
 

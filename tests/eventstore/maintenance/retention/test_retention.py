@@ -127,7 +127,7 @@ def test_the_oldest_files_beyond_a_size_go(new_store: StoreFactory, monkeypatch:
     limit = whole // 2
     before = states(store, *range(4, 41, 4))
     limited = open_store(new_store, orders={"retention": Retention(bytes=limit)})
-    (removed,) = [each for each in apply.retain(limited) if isinstance(each, apply.Removed)]
+    (removed,) = [each for each in apply.retain(limited) if isinstance(each, apply.RetentionResult)]
     assert limit <= stored_bytes(store)[0] < limit + largest
     assert removed.epoch == store.log_start(ORDERS).epoch > 0
     assert states(store, removed.epoch, 40) == {epoch: before[epoch] for epoch in (removed.epoch, 40)}

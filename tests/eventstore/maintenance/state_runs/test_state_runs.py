@@ -17,7 +17,7 @@ from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.maintenance.rounds import is_due
 from tailrace.eventstore.maintenance.state_runs import due
 from tailrace.eventstore.maintenance.state_runs.due import InspectedSpan
-from tailrace.eventstore.maintenance.state_runs.write import Here
+from tailrace.eventstore.maintenance.state_runs.write import LocalWorkers
 from tailrace.eventstore.metadata import state_runs
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.state_runs import Run
@@ -181,7 +181,7 @@ def test_shares_of_a_run_make_together_what_one_process_makes(new_store: StoreFa
     store = new_store(upkeep=EAGER)
     fill(store, 1, 30)
     before = state_of(store)
-    (made,) = store.compact([ORDERS], workers=Here(shares=3))
+    (made,) = store.compact([ORDERS], workers=LocalWorkers(shares=3))
     assert state_of(store) == before
     assert made.kept == rows_read(store)
 
@@ -194,7 +194,7 @@ def test_runs_beside_a_repartition_are_of_one_incarnation_or_begin_with_the_log(
     """Made in shares of partitions."""
     store = new_store(upkeep=EAGER)
     monkeypatch.setattr(due, "GROWTH", 0)
-    workers = Here(shares=3)
+    workers = LocalWorkers(shares=3)
 
     def compact() -> list[tuple[int, int]]:
         before = {epoch: state_of(store, epoch) for epoch in (20, 40, store.cut().epoch)}
