@@ -116,22 +116,22 @@ class Describer:
         """
         with connect(self._address, "tailrace describe") as connection:
             publication = read_publication(connection, self._publication, self._address)
-            found = apply_publication(read_tables(connection, self._address, [relation.relid]), publication)
+            tables = apply_publication(read_tables(connection, self._address, [relation.relid]), publication)
             with translate_errors("reading the catalog", self._address):
                 rows = connection.execute(_FILLED_UNSEEN, {"relids": [relation.relid]}).fetchall()
         self._filled_unseen |= {(relation.relid, int(str(number))) for (number,) in rows}
         known = self._topics.schemas.get(relation.relid)
         if known is not None:  # dropped since: the stream's word and the version before are all there is
-            return found[0].topic_schema(1) if found else known[1]
-        if not found:
+            return tables[0].topic_schema(1) if tables else known[1]
+        if not tables:
             return None
         now = Topics.read(self._store, self._source)
-        info = now.tables.get(TopicId.table(self._source, *found[0].label))
+        info = now.tables.get(TopicId.table(self._source, *tables[0].label))
         if info is None:
             return None
         if info.complete_since is None or relation.relid in now.schemas:
             raise TopicsChanged(f"{info.id.text} has a table that this session does not know")
-        return found[0].topic_schema(1)
+        return tables[0].topic_schema(1)
 
 
 def changed_schema(table: Table, latest: TopicSchema, policies: Policies) -> TopicSchema | None:

@@ -131,8 +131,8 @@ def is_ambiguous(url: str) -> bool:
 def password_of(address: str) -> str | None:
     """The password in a URL or in libpq's ``key=value`` form, as the server gets it."""
     if "://" not in address:
-        found = re.search(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", address)
-        return re.sub(r"\\(.)", r"\1", found[1] if found[1] is not None else found[2]) if found else None
+        match = re.search(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", address)
+        return re.sub(r"\\(.)", r"\1", match[1] if match[1] is not None else match[2]) if match else None
     try:
         parts = urlsplit(address)
     except ValueError:

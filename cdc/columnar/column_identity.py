@@ -60,18 +60,18 @@ def _known_columns(relation: Relation, first: TopicSchema, second: TopicSchema |
     return found
 
 
-def _rises(found: Mapping[int, Column]) -> bool:
-    ids = [found[at].id for at in sorted(found)]
+def _rises(columns: Mapping[int, Column]) -> bool:
+    ids = [columns[at].id for at in sorted(columns)]
     return all(left < right for left, right in pairwise(ids))
 
 
-def _longest_rising(found: Mapping[int, Column]) -> dict[int, Column]:
+def _longest_rising(columns: Mapping[int, Column]) -> dict[int, Column]:
     """The most columns whose attnums rise from place to place."""
     best: dict[int, list[int]] = {}  # by last place: the longest run that ends there
-    for at in sorted(found):
-        runs = [run for before, run in best.items() if found[before].id < found[at].id]
+    for at in sorted(columns):
+        runs = [run for before, run in best.items() if columns[before].id < columns[at].id]
         best[at] = [*max(runs, key=len, default=[]), at]
-    return {at: found[at] for at in max(best.values(), key=len, default=[])}
+    return {at: columns[at] for at in max(best.values(), key=len, default=[])}
 
 
 def _match_names(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:

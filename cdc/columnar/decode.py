@@ -356,15 +356,15 @@ class BlockDecoder:
             else:
                 self._work.undecoded.setdefault(topic, UndecodedBlock()).message(self._transaction, frame)
 
-    def _table_rows(self, found: ScanResult, at: Places, number: int, route: TableRoute) -> TopicRows:
+    def _table_rows(self, scan: ScanResult, at: Places, number: int, route: TableRoute) -> TopicRows:
         try:
             failpoints.refuse("table_decoded", route.topic.text)
-            return table_rows(found, at, route, self._policies, unsent=self._routes.has_unsent(number))
+            return table_rows(scan, at, route, self._policies, unsent=self._routes.has_unsent(number))
         except (OperatorError, TransientError, MemoryError):
             raise
         except Exception as error:  # whatever it is, it is this table's alone
-            stamp = int(found.rows.stamp[at[0]])
-            lsn = int(found.transactions[stamp >> kernels.STAMP_SHIFT, 0])
+            stamp = int(scan.rows.stamp[at[0]])
+            lsn = int(scan.transactions[stamp >> kernels.STAMP_SHIFT, 0])
             raise Undecodable(route.topic, error, lsn, None) from error
 
     def _rows(self) -> list[TopicRows]:

@@ -106,13 +106,13 @@ class RouteTable:
         """Changes of this route that became no row, by reason."""
         counts = self._counts[number * rows.COUNTS :]
         route = self._routes[number]
-        found: dict[str, int] = {}
+        ignored: dict[str, int] = {}
         if isinstance(route, IgnoredRoute):
-            found["table " + ".".join(route.table)] = int(counts[rows.COUNT_IGNORED])
+            ignored["table " + ".".join(route.table)] = int(counts[rows.COUNT_IGNORED])
         elif isinstance(route, EventsRoute):
-            found["event updated"] = int(counts[rows.COUNT_UPDATED])
-            found["event deleted"] = int(counts[rows.COUNT_DELETED])
-        return Counter({reason: count for reason, count in found.items() if count})
+            ignored["event updated"] = int(counts[rows.COUNT_UPDATED])
+            ignored["event deleted"] = int(counts[rows.COUNT_DELETED])
+        return Counter({reason: count for reason, count in ignored.items() if count})
 
 
 def _kind(route: Route) -> int:

@@ -37,19 +37,19 @@ _ORDINAL_MASK = (1 << kernels.STAMP_SHIFT) - 1
 
 
 def table_rows(
-    found: ScanResult, at: Places, route: TableRoute, policies: Policies, *, unsent: bool
+    scan: ScanResult, at: Places, route: TableRoute, policies: Policies, *, unsent: bool
 ) -> TopicRows:
     """The rows ``at`` of a table. ``unsent``: some have cells that were not sent."""
-    builder = _Builder(found, at, route.topic, route.schema, route.schema.places, policies)
+    builder = _Builder(scan, at, route.topic, route.schema, route.schema.places, policies)
     return builder.finish(unsent=unsent)
 
 
-def event_rows(found: ScanResult, at: Places, route: EventsRoute, source: str) -> Iterator[TopicRows]:
+def event_rows(scan: ScanResult, at: Places, route: EventsRoute, source: str) -> Iterator[TopicRows]:
     """The rows ``at`` of the events table, by category; categories in the order in which they first appear.
 
     Raises ProtocolError on an event without category.
     """
-    categories = _texts(found, found.rows.first[at], route.category)
+    categories = _texts(scan, scan.rows.first[at], route.category)
     codes = categories.dictionary_encode()
     names = codes.dictionary.to_pylist()
     if categories.null_count or b"" in names:
@@ -60,7 +60,7 @@ def event_rows(found: ScanResult, at: Places, route: EventsRoute, source: str) -
             topic = TopicId.events(source, name.decode())
         except UnicodeDecodeError:
             raise ProtocolError("an event's category is not UTF-8", hint=HINT) from None
-        builder = _Builder(found, at[numbers == number], topic, EVENT_SCHEMA, route.cells)
+        builder = _Builder(scan, at[numbers == number], topic, EVENT_SCHEMA, route.cells)
         yield builder.finish(unsent=False)
 
 
@@ -120,15 +120,15 @@ class _Builder:
 
     def __init__(
         self,
-        found: ScanResult,
+        scan: ScanResult,
         at: Places,
         topic: TopicId,
         schema: TopicSchema,
         places: Sequence[int],
         policies: Policies = _NO_POLICIES,
     ) -> None:
-        rows = found.rows
-        self._found = found
+        rows = scan.rows
+        self._found = scan
         self._topic = topic
         self._schema = schema
         self._places = places
@@ -262,13 +262,13 @@ class _Builder:
         return pa.ListArray.from_arrays(pa.array(ends), pa.array(ids[places[named]]), type=kind, mask=none)
 
 
-def _texts(found: ScanResult, first: Ints32, place: int) -> pa.Array:
+def _texts(scan: ScanResult, first: Ints32, place: int) -> pa.Array:
     """One cell per row as sent, null for NULL and for what was not sent."""
     rows = len(first)
     offsets, valid = np.empty(rows + 1, np.int32), np.zeros((rows + 7) >> 3, np.uint8)
-    nulls = kernels.measure(found.cells, first, place, offsets, valid)
+    nulls = kernels.measure(scan.cells, first, place, offsets, valid)
     out = np.empty(int(offsets[rows]), np.uint8)
-    kernels.copy(found.data, found.cells, first, place, offsets, out)
+    kernels.copy(scan.data, scan.cells, first, place, offsets, out)
     buffers = [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.BinaryArray.from_buffers(pa.binary(), rows, buffers, nulls)
 

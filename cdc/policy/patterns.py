@@ -56,13 +56,13 @@ def parse_pattern(text: str, parts: int) -> NamePattern:
     globs: list[re.Pattern[str]] = []
     exact, at = True, 0
     while len(globs) < parts:
-        found = _PART.match(text, at)
-        if found is None or not found[0].strip('"'):
+        match = _PART.match(text, at)
+        if match is None or not match[0].strip('"'):
             break
-        globs.append(_glob(found))
-        exact = exact and (found[1] is not None or not {"*", "?"} & set(found[0]))
-        at = found.end() + 1
-        if text[found.end() : at] != ("." if len(globs) < parts else ""):
+        globs.append(_glob(match))
+        exact = exact and (match[1] is not None or not {"*", "?"} & set(match[0]))
+        at = match.end() + 1
+        if text[match.end() : at] != ("." if len(globs) < parts else ""):
             break
     else:
         return NamePattern(tuple(globs), exact)

@@ -265,7 +265,7 @@ def written_tables(connection: Connection[Row], address: Address, tables: Sequen
     A Postgres sink keeps two tables of its own beside the generations of its projections and lists those in one of
     them. The source's user may not be allowed to read that list, so each generation also says in its comment what it
     is."""
-    found: set[int] = set()
+    oids: set[int] = set()
     for ledger in (table for table in tables if table.name == FENCES):
         beside = {table.name: table.relid for table in tables if table.schema == ledger.schema}
         if LIVE not in beside:
@@ -275,9 +275,9 @@ def written_tables(connection: Connection[Row], address: Address, tables: Sequen
             with translate_errors(f"reading {ledger.text}", address):
                 query = sql.SQL("SELECT relation FROM {}").format(sql.Identifier(*ledger.label))
                 names |= {str(name) for (name,) in connection.execute(query).fetchall()}
-        found |= {relid for name, relid in beside.items() if name in names}
-    if not found:
+        oids |= {relid for name, relid in beside.items() if name in names}
+    if not oids:
         return frozenset()
     with translate_errors("reading the comments of tables", address):
-        found |= {int(str(oid)) for (oid,) in connection.execute(_COMMENTED).fetchall()}
-    return frozenset(found)
+        oids |= {int(str(oid)) for (oid,) in connection.execute(_COMMENTED).fetchall()}
+    return frozenset(oids)

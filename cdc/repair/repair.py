@@ -149,12 +149,12 @@ class _Repair:
     def _epoch(
         self,
         exported: ExportedSnapshot,
-        found: Sequence[TopicCorrections],
+        corrections: Sequence[TopicCorrections],
         moment: datetime,
         incarnation: Incarnation,
         topics: Topics,
     ) -> EpochBatch:
-        skipped = [each.repair for each in found if each.repair.skipped]
+        skipped = [each.repair for each in corrections if each.repair.skipped]
         incomplete = set(topics.incomplete)
         return EpochBatch(
             source=self._name,
@@ -162,15 +162,15 @@ class _Repair:
             end_lsn=exported.consistent_point,
             through_lsn=exported.consistent_point,
             commit_ts=moment,
-            files=[file for each in found for file in each.files],
-            new_schemas=[(each.repair.topic, each.schema) for each in found if each.schema is not None],
+            files=[file for each in corrections for file in each.files],
+            new_schemas=[(each.repair.topic, each.schema) for each in corrections if each.schema is not None],
             completes=[
                 each.repair.topic
-                for each in found
+                for each in corrections
                 if each.repair.topic in incomplete and not each.repair.skipped
             ],
             suspends=[(each.topic, each.skipped) for each in skipped],
-            published=[(each.repair.topic, each.published) for each in found if each.published],
+            published=[(each.repair.topic, each.published) for each in corrections if each.published],
             incarnation=incarnation,
         )
 

@@ -174,26 +174,26 @@ class TableRepair:
     def _erased_cells(self, schema: TopicSchema) -> ErasedCells:
         """The erased cells of the topic's rows, from its state. For keys without a row there, or when the state is not
         known, the receipts say it: a server that was restored may have such rows again."""
-        found = ErasedCells(schema.columns, [at for at, column in enumerate(schema.columns) if column.key])
+        erased = ErasedCells(schema.columns, [at for at, column in enumerate(schema.columns) if column.key])
         given = receipts(self._store, [self._topic])
         if not given:
-            return found
+            return erased
         columns = [column for version in self._store.schemas(self._topic) for column in version.columns]
         ids = {column.name: column.id for column in columns}
-        living = self._learn_erased(found, ids) if self._complete else frozenset()
+        living = self._learn_erased(erased, ids) if self._complete else frozenset()
         for receipt in given:
             gone = {column.id for column in columns if column.name in receipt.columns}
             for key_hash in map(hash_texts, receipt.keys):
                 if key_hash not in living:
-                    found.add(key_hash, gone)
-        return found
+                    erased.add(key_hash, gone)
+        return erased
 
-    def _learn_erased(self, found: ErasedCells, ids: Mapping[str, int]) -> Collection[int]:
-        """Add the erased cells of the topic's state to ``found``. Returns the hashes of its keys."""
+    def _learn_erased(self, erased: ErasedCells, ids: Mapping[str, int]) -> Collection[int]:
+        """Add the erased cells of the topic's state to ``erased``. Returns the hashes of its keys."""
         living: set[int] = set()
         for table in state_of(self._store, self._topic, self._store.cut(), on_unreadable="text"):
             key = [table[column.name].combine_chunks() for column in self._latest.key]
-            found.learn(key, table["_erased"].combine_chunks(), ids)
+            erased.learn(key, table["_erased"].combine_chunks(), ids)
             living.update(table["_hash"].to_pylist())
         return living
 

@@ -329,19 +329,19 @@ class _Sides:
     ) -> TopicComparison:
         log = self._digests(self.log())
         source = self._digests(map(self.erased.hide, self.source()))
-        found = compare(source, log)
-        only_in_log = found.right[:0] if self.prunes else found.right
+        difference = compare(source, log)
+        only_in_log = difference.right[:0] if self.prunes else difference.right
         return TopicComparison(
             topic=topic,
             lsn=lsn,
             source_rows=len(source),
             log_rows=len(log),
-            only_in_source=len(found.left),
+            only_in_source=len(difference.left),
             only_in_log=len(only_in_log),
-            different=len(found.different),
-            source_samples=self._keys(self.source, found.left[:_SAMPLES]),
+            different=len(difference.different),
+            source_samples=self._keys(self.source, difference.left[:_SAMPLES]),
             log_samples=self._keys(self.log, only_in_log[:_SAMPLES]),
-            different_samples=self._keys(self.source, found.different[:_SAMPLES]),
+            different_samples=self._keys(self.source, difference.different[:_SAMPLES]),
             only_in_source_columns=only_in_source_columns,
             only_in_log_columns=only_in_log_columns,
             erased=len(self.erased),

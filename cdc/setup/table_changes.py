@@ -16,20 +16,20 @@ LEFT = "left the publication"
 def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
     """Topics, complete or in quarantine, that lost or may have lost changes, and why: their table is not published, or
     was not all the time since it was read."""
-    found = {}
+    reasons = {}
     for topic, info in topics.tables.items():
         if not topics.follows(topic):
             continue
         entry = publication.entries.get(topics.relid(topic)) if publication else None
         if publication is not None and publication.mismatch:
-            found[topic] = f"its publication loses changes: {publication.mismatch}"
+            reasons[topic] = f"its publication loses changes: {publication.mismatch}"
         elif entry is None:
-            found[topic] = LEFT
+            reasons[topic] = LEFT
         elif info.published and (
             reason := lost_changes(TablePublication.from_json(info.published), entry.identity)
         ):
-            found[topic] = f"read again: {reason}"
-    return found
+            reasons[topic] = f"read again: {reason}"
+    return reasons
 
 
 def republished_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:

@@ -147,13 +147,13 @@ def read_keyset(
     """The table with this oid as it is published, None when it is gone or has no key."""
     # Of this table alone: the row filter of another one would have to wait for that one's lock.
     published = read_publication(connection, publication, address, [relid])
-    found = apply_publication(read_tables(connection, address, [relid]), published)
+    tables = apply_publication(read_tables(connection, address, [relid]), published)
     with translate_errors("reading the catalog", address):
         names = [str(name) for (name,) in connection.execute(_KEY_ORDER, {"relid": relid}).fetchall()]
-    if not found or set(names) != set(found[0].key) or not names:
+    if not tables or set(names) != set(tables[0].key) or not names:
         return None
-    by_name = {column.name: column for column in found[0].columns}
-    return KeyedTable(found[0], tuple(by_name[name] for name in names))
+    by_name = {column.name: column for column in tables[0].columns}
+    return KeyedTable(tables[0], tuple(by_name[name] for name in names))
 
 
 def plan_ranges(

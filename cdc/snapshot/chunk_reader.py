@@ -150,9 +150,9 @@ class ChunkReader:
         self._applier.expect(mark)
         commit_mark(connection, self._address, CHUNK_PREFIX, mark.content)
 
-    def _learn(self, found: ChunkRows) -> None:
+    def _learn(self, rows: ChunkRows) -> None:
         """How many rows the next chunk may have."""
-        fitting = _CHUNK_BYTES * max(found.rows, 1) // max(found.bytes, 1)
+        fitting = _CHUNK_BYTES * max(rows.rows, 1) // max(rows.bytes, 1)
         most = self._task.settings.load_chunk_rows
         self._rows = max(1, min(fitting, _GROWTH * self._rows, most))
 

@@ -61,8 +61,8 @@ class Redecoding:
             topic = self._topics[0]
             self._current = self._current or self._decoder()
             try:
-                found = first_frames(self._store.catalog, self._store.storage, topic)
-                decoded = self._current.decode(undecoded.unpack(found[1])) if found else None
+                first = first_frames(self._store.catalog, self._store.storage, topic)
+                decoded = self._current.decode(undecoded.unpack(first[1])) if first else None
             except TopicsChanged:  # whose table is another one now: a new session would know no more of it
                 self._fail(topic, f"its table was replaced; read it again: {requests.AGAIN} {topic.text}")
                 continue
@@ -71,10 +71,10 @@ class Redecoding:
             except Exception as error:  # noqa: BLE001 (any may be why it is in quarantine: it stays there)
                 self._fail(topic, error_text(error))
                 continue
-            if found is None or decoded is None:
+            if first is None or decoded is None:
                 self._complete(topic)
             else:
-                self._append(topic, found[0], decoded, reason)
+                self._append(topic, first[0], decoded, reason)
 
     def _fail(self, topic: TopicId, error: str) -> None:
         self._progress.report(f"{topic.text} stays in quarantine: {error}", again=True)

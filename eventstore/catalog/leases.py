@@ -199,16 +199,16 @@ def maintainer_lease(catalog: Catalog) -> Iterator[None]:
     try:
         with catalog.write() as connection:
             _cut_down(connection)
-            found = connection.execute(select(table).where(table.c.id == MAINTAINER)).one_or_none()
-            held = found is not None and found.expires_at > now(connection) and not _is_dead(found.holder)
-            if found is not None and not held:
-                connection.execute(delete(table).where(*_lease_conditions(found._asdict())))
+            lease = connection.execute(select(table).where(table.c.id == MAINTAINER)).one_or_none()
+            held = lease is not None and lease.expires_at > now(connection) and not _is_dead(lease.holder)
+            if lease is not None and not held:
+                connection.execute(delete(table).where(*_lease_conditions(lease._asdict())))
             if not held:
                 row = _lease_row(connection, MAINTAINER, MAINTAINER, "upkeep")
                 connection.execute(insert(table).values(row))
-        if found is not None and held:
+        if lease is not None and held:
             raise Busy(
-                f"upkeep is under way: {found.holder}, since {from_micros(found.created_at):%H:%M:%S} UTC",
+                f"upkeep is under way: {lease.holder}, since {from_micros(lease.created_at):%H:%M:%S} UTC",
                 hint="nothing to do; it does the same",
             )
     except Duplicate:

@@ -106,17 +106,17 @@ def tiles(topic: Topic, head: int) -> Iterator[Finding]:
     row, epoch = sum(following), 0
     before = "the log's start"
     for tile in topic.tiles:
-        found = list(_offset_findings(topic, tile, following, before))
-        if not found and tile.first_row != row:
+        findings = list(_offset_findings(topic, tile, following, before))
+        if not findings and tile.first_row != row:
             text = f"it is said to begin at row {tile.first_row} of the topic; row {row} is next"
-            found = [Finding(_sign(tile.first_row - row), tile.place, f"{topic.name}: {text}")]
+            findings = [Finding(_sign(tile.first_row - row), tile.place, f"{topic.name}: {text}")]
         if tile.rows != sum(piece.rows for piece in tile.ranges):
             text = f"{topic.name}: its {tile.rows} rows are not those of its ranges of offsets"
-            found.append(Finding(LogProblem.CHANGED, tile.place, text))
+            findings.append(Finding(LogProblem.CHANGED, tile.place, text))
         if not epoch <= tile.first_epoch <= tile.last_epoch <= head:
             text = f"epochs {tile.first_epoch} to {tile.last_epoch} do not follow epoch {epoch} of {before}"
-            found.append(Finding(LogProblem.CHANGED, tile.place, f"{topic.name}: {text}"))
-        yield from found
+            findings.append(Finding(LogProblem.CHANGED, tile.place, f"{topic.name}: {text}"))
+        yield from findings
         yield from _partition_findings(topic, tile)
         row, epoch, before = tile.first_row + tile.rows, tile.last_epoch, tile.place
     wrong = [

@@ -236,12 +236,12 @@ class SourceWriter:
 
     def _find(self, topic: TopicId) -> KnownTopic | None:
         with self._topics_lock:
-            found = self._topics.get(topic)
-            if found is None:
-                found = retry_while_away(lambda: self._load(topic))
-                if found is not None:
-                    self._topics[topic] = found
-            return found
+            known = self._topics.get(topic)
+            if known is None:
+                known = retry_while_away(lambda: self._load(topic))
+                if known is not None:
+                    self._topics[topic] = known
+            return known
 
     def _load(self, topic: TopicId) -> KnownTopic | None:
         with self._log.catalog.read() as connection:

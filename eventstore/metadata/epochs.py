@@ -81,24 +81,24 @@ class EpochFilter:
 
     def sql(self) -> list[ColumnElement[bool]]:
         table = tables.epochs.c
-        found = [table.epoch > self.after]
+        conditions = [table.epoch > self.after]
         if self.upto is not None:
-            found.append(table.epoch <= self.upto)
+            conditions.append(table.epoch <= self.upto)
         if self.source is not None:
-            found.append(table.source == self.source)
+            conditions.append(table.source == self.source)
         if self.incarnation is not None:
-            found.append(table.incarnation == self.incarnation)
+            conditions.append(table.incarnation == self.incarnation)
         if self.later_incarnation_than is not None:
-            found.append(table.incarnation > self.later_incarnation_than)
+            conditions.append(table.incarnation > self.later_incarnation_than)
         if self.reaches_lsn is not None:
-            found.append(table.last_lsn >= self.reaches_lsn)
+            conditions.append(table.last_lsn >= self.reaches_lsn)
         if self.later_than is not None:
-            found.append(table.last_ts > self.later_than)
+            conditions.append(table.last_ts > self.later_than)
         if self.dated:
-            found.append(table.commit_ts.is_not(None))
+            conditions.append(table.commit_ts.is_not(None))
         if self.topics is not None:
-            found.append(or_(*(table.topics.like(f"%,{topic},%") for topic in sorted(self.topics))))
-        return found
+            conditions.append(or_(*(table.topics.like(f"%,{topic},%") for topic in sorted(self.topics))))
+        return conditions
 
     def mask(self, rows: pa.Table) -> pa.ChunkedArray:
         """The same of a file's rows."""
@@ -223,14 +223,14 @@ class Timeline:
 
     def page(self, which: EpochFilter, limit: int) -> list[Epoch]:
         """The first ``limit`` epochs of which it holds, in order."""
-        found: list[Epoch] = []
+        epochs: list[Epoch] = []
         for file in self._files(which):
-            for some in self._epochs_in_file(file, which, limit - len(found)):
-                found += some[: limit - len(found)]
-                if len(found) >= limit:
-                    return found
+            for some in self._epochs_in_file(file, which, limit - len(epochs)):
+                epochs += some[: limit - len(epochs)]
+                if len(epochs) >= limit:
+                    return epochs
         query = select(*_COLUMNS).where(*which.sql()).order_by(tables.epochs.c.epoch)
-        return found + [Epoch(*row) for row in self.connection.execute(query.limit(limit - len(found)))]
+        return epochs + [Epoch(*row) for row in self.connection.execute(query.limit(limit - len(epochs)))]
 
     def _files(self, which: EpochFilter) -> list[Row[*tuple[Any, ...]]]:
         table = tables.epoch_files

@@ -67,10 +67,10 @@ def seconds_of(text: str) -> float:
 
 
 def _quantity(text: str, units: Mapping[str, int]) -> float | None:
-    found = _QUANTITY.fullmatch(text)
-    if found is None or found[2] not in units or not float(found[1]):
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in units or not float(match[1]):
         return None
-    return float(found[1]) * units[found[2]]
+    return float(match[1]) * units[match[2]]
 
 
 def setting_of(settings: Mapping[str, _T], topic: str) -> _T | None:

@@ -95,9 +95,9 @@ def rewrite(
             each.close()
 
 
-def require_recorded(row: Row[*tuple[Any, ...]], found: Content) -> None:
+def require_recorded(row: Row[*tuple[Any, ...]], content: Content) -> None:
     """Raises IntegrityError when a file that was read does not hold what its row of ``segments`` says, if that does."""
-    if row.content and row.content != found.text:
+    if row.content and row.content != content.text:
         raise IntegrityError(
             f"{row.path} does not hold the content that the catalog has of it; nothing was changed",
             hint="`tailrace log verify` says what else is wrong; restore the store from a backup",

@@ -94,7 +94,7 @@ def assemble(
     layout: Layout,
     newest: LatestRows,
     moves: Mapping[tuple[int, int], CellMove],
-    found: Mapping[CellMove, MovedCell],
+    moved: Mapping[CellMove, MovedCell],
 ) -> pa.Table:
     """The state table: one gather per column, in pieces that no column overflows."""
     rows = _sort_by_key(parts, layout, newest.rows)
@@ -109,9 +109,9 @@ def assemble(
             replaced[owners] = sources
             for owner in owners[sources < 0].tolist():
                 move = moves.get((column.id, owner))
-                if move is not None and move in found:
+                if move is not None and move in moved:
                     replaced[owner] = total + len(extra)
-                    extra.append(found[move])
+                    extra.append(moved[move])
             chosen = replaced[rows]
         gathers.append(_Gather(column, chosen, total, tuple(extra)))
     narrow = {name: np.concatenate([getattr(p, name) for p in parts])[rows] for name in _STATE_NARROW}

@@ -48,8 +48,8 @@ class Group(GroupPartitions):
         topic.
         """
         database = log.groups_database
-        found = _row(database, name)
-        if found is None:
+        row = _row(database, name)
+        if row is None:
             if not topics:
                 raise UsageError(
                     f"there is no group {name!r}", hint="give the topics that the new group is to read"
@@ -57,14 +57,14 @@ class Group(GroupPartitions):
             if not name or len(name) > 200 or "\0" in name:
                 raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")
             check_topics(log, topics)
-            found = _make(log, database, name, topics, start)
-        patterns = tuple(json.loads(found[0]))
+            row = _make(log, database, name, topics, start)
+        patterns = tuple(json.loads(row[0]))
         if topics is not None and tuple(topics) != patterns:
             raise UsageError(
                 f"group {name!r} reads {', '.join(patterns)}, not {', '.join(topics)}",
                 hint="choose another name, or delete the group with `tailrace group delete`",
             )
-        return cls(log, database, name, patterns, _cut_from(found[1]))
+        return cls(log, database, name, patterns, _cut_from(row[1]))
 
     def join(
         self, member: str | None = None, *, effects: Engine | None = None, **options: Unpack[JoinOptions]

@@ -82,13 +82,13 @@ class AheadCursor:
     def next(self, end: int) -> Batch | None:
         """As ``Cursor.next``. Waits for a batch that is being read, and reads one itself when none is."""
         with self._lock:
-            found = self._pop_buffered() or self._cursor.next(end)
-            if found is not None:
-                self.position = StartPosition(found.end_offset, found.last_epoch)
+            batch = self._pop_buffered() or self._cursor.next(end)
+            if batch is not None:
+                self.position = StartPosition(batch.end_offset, batch.last_epoch)
             more = self._cursor.position.next_offset < end
         if more:
             self._buffer.read_on(self, end)
-        return found
+        return batch
 
     def move(self, start: StartPosition) -> None:
         """As ``Cursor.move``: what was read ahead is forgotten."""

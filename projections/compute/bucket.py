@@ -261,19 +261,19 @@ class BucketTask:
         return f"{self.folder}/{bucket:04d}-{self.attempt}-{secrets.token_hex(4)}"
 
     def _write(
-        self, bucket: int, before: BucketFiles, found: TableDifference, result: pa.Table | None
+        self, bucket: int, before: BucketFiles, difference: TableDifference, result: pa.Table | None
     ) -> tuple[BucketFiles, DerivedFile | None]:
         """The bucket's files after the step, and its delta. In a first build the run is the delta too, so that rows are
         written once. ``result``: the bucket's rows, where they are known."""
         key, schema = self.placement.key, self.placement.schema
         stem = self.stem(bucket)
         if before == NO_FILES:
-            run = write_run(self.storage, f"{stem}.run.parquet", bucket, found.result)
+            run = write_run(self.storage, f"{stem}.run.parquet", bucket, difference.result)
             return BucketFiles(run), run
         delta = None
         files = before
-        if not found.is_empty:
-            delta = write_delta(self.storage, f"{stem}.delta.parquet", bucket, found, key)
+        if not difference.is_empty:
+            delta = write_delta(self.storage, f"{stem}.delta.parquet", bucket, difference, key)
             files = BucketFiles(before.run, (*before.overlays, delta))
         if self.afresh and result is not None:
             return BucketFiles(write_run(self.storage, f"{stem}.run.parquet", bucket, result)), delta
@@ -285,9 +285,9 @@ def _key_samples(kind: str, rows: pa.Table, key: Sequence[str], at: Any) -> tupl
     return tuple(RowSample(kind, _as_json(row)) for row in chosen.to_pylist())
 
 
-def _row_samples(found: TableDifference, old: pa.Table, key: Sequence[str]) -> tuple[RowSample, ...]:
+def _row_samples(difference: TableDifference, old: pa.Table, key: Sequence[str]) -> tuple[RowSample, ...]:
     samples = []
-    for before, after in versions(found, old, key, SAMPLES):
+    for before, after in versions(difference, old, key, SAMPLES):
         kind = "only_new" if before is None else "only_old" if after is None else "different"
         row = before or after or {}
         named = _as_json({name: row[name] for name in key})

@@ -152,20 +152,20 @@ def needs(
     store: Store, projection: Projection, computed_inputs: Mapping[str, Projection] | None = None
 ) -> tuple[InputNeed, ...]:
     """What a generation that is begun now will read. Retention keeps it."""
-    found: list[InputNeed] = []
+    needed: list[InputNeed] = []
     for source in projection.inputs.values():
         if isinstance(source, Result):
             if computed_inputs and source.projection in computed_inputs:
-                found += needs(store, computed_inputs[source.projection], computed_inputs)
+                needed += needs(store, computed_inputs[source.projection], computed_inputs)
                 continue
             # The other projection holds its own changes back; these topics say how far this one is.
             read = live_of(store, source.projection)
-            found += [InputNeed(need.topic, "state", need.start) for need in read.inputs] if read else []
+            needed += [InputNeed(need.topic, "state", need.start) for need in read.inputs] if read else []
             continue
         kind = "state" if isinstance(source, State) else "changes"
         start = store.log_start(source.topic_id).epoch
-        found.append(InputNeed(source.topic_id.text, kind, start))
-    return tuple(found)
+        needed.append(InputNeed(source.topic_id.text, kind, start))
+    return tuple(needed)
 
 
 def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputNeed]) -> None:

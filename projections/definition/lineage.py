@@ -45,16 +45,16 @@ class Lineage:
 
     def columns_of(self, name: str) -> tuple[str, ...]:
         """The columns by which rows of an input are found: its own, and those by which others go through it."""
-        found: list[str] = []
+        names: list[str] = []
         match self.paths.get(name):
             case Direct(columns=columns):
-                found += columns
+                names += columns
             case Link(own=own):
-                found += own
+                names += own
         for path in self.paths.values():
             if isinstance(path, Link) and path.input == name:
-                found += path.theirs
-        return tuple(dict.fromkeys(found))
+                names += path.theirs
+        return tuple(dict.fromkeys(names))
 
 
 def lineage_of(projection: Projection) -> Lineage:

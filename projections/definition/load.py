@@ -108,9 +108,9 @@ def as_error(mistakes: Iterable[Mistake], name: str) -> UsageError:
     )
 
 
-def _first_error(name: str, found: Sequence[DefinitionFinding]) -> UsageError:
-    more = f" (and {len(found) - 1} more: tailrace projection check)" if len(found) > 1 else ""
-    first = found[0]
+def _first_error(name: str, findings: Sequence[DefinitionFinding]) -> UsageError:
+    more = f" (and {len(findings) - 1} more: tailrace projection check)" if len(findings) > 1 else ""
+    first = findings[0]
     return UsageError(f"projection {name!r} ({first.place}): {first.what}{more}", hint=first.hint)
 
 
@@ -150,9 +150,9 @@ def gather_mistakes() -> Iterator[list[Mistake]]:
         _mistakes.reset(token)
 
 
-def _report(defined: Projection | None, name: str, place: str, found: Iterable[DefinitionFinding]) -> None:
+def _report(defined: Projection | None, name: str, place: str, findings: Iterable[DefinitionFinding]) -> None:
     """Raises UsageError with the first mistake of a definition, or gathers all."""
-    gathered, mistakes = _mistakes.get(), list(found)
+    gathered, mistakes = _mistakes.get(), list(findings)
     if gathered is not None:
         gathered += [Mistake(defined, each, name, place) for each in mistakes]
         return
@@ -205,9 +205,9 @@ def load_projections(
     return _without_mistakes(right)
 
 
-def _without_mistakes(found: Mapping[str, Projection]) -> dict[str, Projection]:
+def _without_mistakes(projections: Mapping[str, Projection]) -> dict[str, Projection]:
     broken = [id(mistake.projection) for mistake in _mistakes.get() or ()]
-    return {name: defined for name, defined in found.items() if id(defined) not in broken}
+    return {name: defined for name, defined in projections.items() if id(defined) not in broken}
 
 
 @contextmanager
@@ -260,8 +260,8 @@ def _load_file(file: Path) -> list[Projection]:
     return [loaded.projection] if loaded.projection is not None else []
 
 
-def _add(found: dict[str, Projection], defined: Projection) -> None:
-    other = found.setdefault(defined.name, defined)
+def _add(projections: dict[str, Projection], defined: Projection) -> None:
+    other = projections.setdefault(defined.name, defined)
     if other is not defined:
         what = f"two projections are named {defined.name!r}: {other.place} and {defined.place}"
         hint = "a projection's name is its function's, or its file's; rename one of them"

@@ -47,17 +47,17 @@ class TableDifference:
 
 
 def versions(
-    found: TableDifference, old: pa.Table, key: Sequence[str], limit: int
+    difference: TableDifference, old: pa.Table, key: Sequence[str], limit: int
 ) -> list[tuple[Row | None, Row | None]]:
     """Rows that differ, as the ``old`` and the new table have them (None: it has no such row). At most ``limit`` with
     other values, then as many deleted ones, then as many new ones."""
-    changed = found.changed.slice(0, limit)
+    changed = difference.changed.slice(0, limit)
     before = old.take(pa.array(matches(old, changed, key)))
     pairs: list[tuple[Row | None, Row | None]] = [
         (was, now) for was, now in zip(_rows(before), _rows(changed), strict=True)
     ]
-    pairs += [(row, None) for row in _rows(found.deletes.slice(0, limit))]
-    pairs += [(None, row) for row in _rows(found.added.slice(0, limit))]
+    pairs += [(row, None) for row in _rows(difference.deletes.slice(0, limit))]
+    pairs += [(None, row) for row in _rows(difference.added.slice(0, limit))]
     return pairs
 
 

@@ -262,13 +262,13 @@ def results_at(
 ) -> dict[str, int]:
     """The generation of each result that a projection reads at a cut. Projections in ``computed_inputs`` are computed:
     the results that they read count in their place."""
-    found: dict[str, int] = {}
+    generations: dict[str, int] = {}
     for name in projection.reads:
         if computed_inputs and name in computed_inputs:
-            found |= results_at(store, computed_inputs[name], cut, computed_inputs)
+            generations |= results_at(store, computed_inputs[name], cut, computed_inputs)
         else:
-            found[name] = plan_result(store, name, cut).generation
-    return found
+            generations[name] = plan_result(store, name, cut).generation
+    return generations
 
 
 def changed_results(

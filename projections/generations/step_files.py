@@ -130,11 +130,11 @@ class StepFiles:
     @property
     def buckets(self) -> dict[int, BucketFiles]:
         """The files of each bucket that has any."""
-        found = {file.bucket: BucketFiles(file) for file in self.runs}
+        files_of = {file.bucket: BucketFiles(file) for file in self.runs}
         for file in self.overlays:
-            before = found.get(file.bucket, NO_FILES)
-            found[file.bucket] = BucketFiles(before.run, (*before.overlays, file))
-        return found
+            before = files_of.get(file.bucket, NO_FILES)
+            files_of[file.bucket] = BucketFiles(before.run, (*before.overlays, file))
+        return files_of
 
     def paths(self) -> set[str]:
         return {file.path for file in (*self.runs, *self.overlays, *self.deltas)}
@@ -188,11 +188,11 @@ def write_run(storage: Storage, path: str, bucket: int, table: pa.Table) -> Deri
 
 
 def write_delta(
-    storage: Storage, path: str, bucket: int, found: TableDifference, key: Sequence[str]
+    storage: Storage, path: str, bucket: int, difference: TableDifference, key: Sequence[str]
 ) -> DerivedFile:
     """Write what differs. Raises IntegrityError when the path is taken."""
-    deletes = found.deletes.select([HASH, *key])
-    return _write_overlay(storage, path, bucket, found.upserts, deletes)
+    deletes = difference.deletes.select([HASH, *key])
+    return _write_overlay(storage, path, bucket, difference.upserts, deletes)
 
 
 def _write_overlay(
@@ -279,11 +279,11 @@ def read_overlay(
     storage: Storage, files: Sequence[DerivedFile], schema: pa.Schema, key: Sequence[str]
 ) -> Overlay:
     """Several deltas as one: the last word on each key."""
-    found = [read_delta(storage, file, schema, key) for file in files]
-    if not found:
-        found = [(run_schema(schema).empty_table(), _key_schema(schema, key).empty_table())]
-    upserts, deletes = found[0]
-    for later_upserts, later_deletes in found[1:]:
+    deltas = [read_delta(storage, file, schema, key) for file in files]
+    if not deltas:
+        deltas = [(run_schema(schema).empty_table(), _key_schema(schema, key).empty_table())]
+    upserts, deletes = deltas[0]
+    for later_upserts, later_deletes in deltas[1:]:
         upserts = pa.concat_tables(
             [_anti_join(_anti_join(upserts, later_upserts, key), later_deletes, key), later_upserts]
         )

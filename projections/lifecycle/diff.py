@@ -67,7 +67,7 @@ def diff(ctx: ProjectionContext, name: str, first: int, second: int) -> Generati
     _check_keys(left.generation, right.generation)
     common = [column for column in left.schema if column in list(right.schema)]
     names = [column.name for column in common]
-    found = GenerationDiff(
+    total = GenerationDiff(
         projection=name,
         first=first,
         second=second,
@@ -84,9 +84,9 @@ def diff(ctx: ProjectionContext, name: str, first: int, second: int) -> Generati
     for bucket in range(buckets):
         ctx.report(f"comparing g{first} and g{second} of {name}", bucket, buckets, "buckets")
         one, other = left.rows(bucket, left.generation, names), right.rows(bucket, left.generation, names)
-        found.rows = (found.rows[0] + one.num_rows, found.rows[1] + other.num_rows)
-        _add(found, difference(one, other, key, tolerance), one, key)
-    return found
+        total.rows = (total.rows[0] + one.num_rows, total.rows[1] + other.num_rows)
+        _add(total, difference(one, other, key, tolerance), one, key)
+    return total
 
 
 class BucketSplit(NamedTuple):
@@ -160,11 +160,11 @@ def _check_keys(first: Generation, second: Generation) -> None:
         )
 
 
-def _add(found: GenerationDiff, part: TableDifference, first: pa.Table, key: Sequence[str]) -> None:
-    found.only_in_first += part.deletes.num_rows
-    found.only_in_second += part.added.num_rows
-    found.different += part.changed.num_rows
-    left = max(0, _SAMPLES - len(found.samples))
+def _add(total: GenerationDiff, part: TableDifference, first: pa.Table, key: Sequence[str]) -> None:
+    total.only_in_first += part.deletes.num_rows
+    total.only_in_second += part.added.num_rows
+    total.different += part.changed.num_rows
+    left = max(0, _SAMPLES - len(total.samples))
     for before, after in versions(part, first, key, left)[:left]:
         row = before or after or {}
-        found.samples.append(Sample({name: row[name] for name in key}, before, after))
+        total.samples.append(Sample({name: row[name] for name in key}, before, after))

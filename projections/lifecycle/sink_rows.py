@@ -72,12 +72,12 @@ def read_sink(
     try:
         if isinstance(sink, MovingSink):
             try:
-                found = [_read_snapshot(ctx, generation, placement, folder, tries=1)]
+                readings = [_read_snapshot(ctx, generation, placement, folder, tries=1)]
             except InMotion:
-                found = _read_moving(ctx, generation, placement, sink, folder)
+                readings = _read_moving(ctx, generation, placement, sink, folder)
         else:
-            found = [_read_snapshot(ctx, generation, placement, folder, tries=_TRIES)]
-        for reading in found:
+            readings = [_read_snapshot(ctx, generation, placement, folder, tries=_TRIES)]
+        for reading in readings:
             with _with_absolute_place(ctx, generation, attempt, reading) as there:
                 yield there
     finally:
@@ -154,15 +154,15 @@ def _touched_keys(ctx: ProjectionContext, generation: Generation, since: Fence) 
     """The keys that the generation's steps after a fence touch, also steps that are not applied yet: ``_hash`` and the
     key columns."""
     columns = [HASH, *generation.key]
-    found = [run_schema(generation.schema).empty_table().select(columns)]
+    tables = [run_schema(generation.schema).empty_table().select(columns)]
     steps = ctx.store.steps.list(generation.projection, generation.number, after=since.epoch)
     if steps and steps[0].from_epoch != since.epoch:
         raise _too_busy_error(generation)  # steps in between are forgotten already
     for step in steps:
         for file in files_of(step).deltas:
             for rows in read_delta(ctx.store.storage, file, generation.schema, generation.key):
-                found.append(rows.select(columns).cast(found[0].schema))
-    touched = pa.concat_tables(found).group_by(columns).aggregate([])
+                tables.append(rows.select(columns).cast(tables[0].schema))
+    touched = pa.concat_tables(tables).group_by(columns).aggregate([])
     if touched.num_rows > _TOUCHED_MAX:
         raise _too_busy_error(generation)
     return touched

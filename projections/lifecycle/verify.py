@@ -228,6 +228,6 @@ def _comparison(
     )
 
 
-def _different_row(found: RowSample) -> DifferentRow:
+def _different_row(sample: RowSample) -> DifferentRow:
     words = {"only_new": "only in log", "only_old": "only in sink", "different": "different"}
-    return DifferentRow(words[found.kind], found.key, expected=found.new, actual=found.old)
+    return DifferentRow(words[sample.kind], sample.key, expected=sample.new, actual=sample.old)

@@ -173,17 +173,17 @@ def require_comparable(step: StepInput, lineage: Lineage, now: Inputs) -> None:
 
 
 def _affected_keys(step: StepInput, lineage: Lineage, window: RefreshWindow) -> KeySet:
-    found = [window.now.no_keys]
+    key_sets = [window.now.no_keys]
     for name, path in lineage.paths.items():
         match step.projection.inputs[name]:
             case Result() as source:
-                found += _keys_by_result(step, source, name, path, window)
+                key_sets += _keys_by_result(step, source, name, path, window)
             case State() as source:
-                found += _keys_by_state(step, source, name, path, window)
+                key_sets += _keys_by_state(step, source, name, path, window)
             case source:
                 planned = plan_changes(step.ctx.store, source, window.cut, window.from_epoch)
-                found.append(window.now.keys_of(name, _appended_rows(step, planned)))
-    return KeySet.union(found)
+                key_sets.append(window.now.keys_of(name, _appended_rows(step, planned)))
+    return KeySet.union(key_sets)
 
 
 def _keys_by_state(
@@ -268,15 +268,15 @@ def restricted_result(
     return found
 
 
-def _refuse_outside(projection: Projection, lineage: Lineage, affected: KeySet, found: pa.Table) -> None:
-    columns = [found[name] for name in lineage.key]
+def _refuse_outside(projection: Projection, lineage: Lineage, affected: KeySet, result: pa.Table) -> None:
+    columns = [result[name] for name in lineage.key]
     outside = ~affected.matches(columns)
     for column in columns:
         outside &= column.is_valid().to_numpy(zero_copy_only=False)  # NULLs are refused with their own words
     if not outside.any():
         return
     sample = (
-        found.select(list(lineage.key)).take(pa.array(np.flatnonzero(outside)[:_SAMPLES_MAX])).to_pylist()
+        result.select(list(lineage.key)).take(pa.array(np.flatnonzero(outside)[:_SAMPLES_MAX])).to_pylist()
     )
     shown = ", ".join(disclosure.value(json.dumps(row, default=str, ensure_ascii=False)) for row in sample)
     raise ProjectionFailed(
@@ -287,13 +287,13 @@ def _refuse_outside(projection: Projection, lineage: Lineage, affected: KeySet, 
 
 
 def compare_buckets(
-    task: BucketTask, lineage: Lineage, affected: KeySet, found: pa.Table
+    task: BucketTask, lineage: Lineage, affected: KeySet, result: pa.Table
 ) -> list[BucketOutcome]:
     """Compare each bucket that may have one of the keys with the result before."""
     placement = task.placement
-    hashes = placement.hashes(found.to_batches()[0]) if found.num_rows else pa.array([], pa.int64())
+    hashes = placement.hashes(result.to_batches()[0]) if result.num_rows else pa.array([], pa.int64())
     buckets = keys.buckets_of(hashes, placement.partitions, placement.split)
-    rows = found.append_column(HASH, hashes)
+    rows = result.append_column(HASH, hashes)
     by_hash = lineage.key == placement.key
     if by_hash:  # then the hashes of keys are those of rows
         values = pa.array(affected.hashes)

@@ -37,7 +37,7 @@ class PlannedRefresh:
 
 def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[PlannedRefresh]:
     """What a refresh would do now. Starts no Spark and writes nothing; asks the sinks."""
-    found: list[PlannedRefresh] = []
+    planned: list[PlannedRefresh] = []
     cut = ctx.store.cut()
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     for name in refresh_order(ctx.projections, chosen):
@@ -50,12 +50,12 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
         elif live.pin is not None:
             decided = Nothing(f"{live} is pinned at {live.pin.text}")
         else:
-            decided = _plan_live(ctx, projection, live, cut, found)
+            decided = _plan_live(ctx, projection, live, cut, planned)
         number = live.number if live else None
-        estimated = _estimate(ctx, projection, live, decided, found)
+        estimated = _estimate(ctx, projection, live, decided, planned)
         waiting, problem = _missing_steps(ctx, live)
-        found.append(PlannedRefresh(name, number, decided, estimated, waiting, problem))
-    return found
+        planned.append(PlannedRefresh(name, number, decided, estimated, waiting, problem))
+    return planned
 
 
 def _missing_steps(ctx: ProjectionContext, live: Generation | None) -> tuple[int, str]:

@@ -115,20 +115,20 @@ class Inputs:
 
         Raises TooLarge when all of them together take more than the limit.
         """
-        found: dict[str, pa.Table] = {}
+        tables: dict[str, pa.Table] = {}
         for name, path in self._lineage.paths.items():
             also = (*self.visible_columns(name), *self._lineage.columns_of(name))
             match path:
                 case Direct(columns=columns):
-                    found[name] = self.rows_with_keys(name, columns, affected, also)
+                    tables[name] = self.rows_with_keys(name, columns, affected, also)
                 case Link(input=other, own=own, theirs=theirs):
-                    links = KeySet.of(self._values(other, found[other], theirs))
-                    found[name] = self.rows_with_keys(name, own, links, also)
-        found = {name: rows.select(self.visible_columns(name)) for name, rows in found.items()}
-        held = sum(rows.nbytes for rows in found.values())
+                    links = KeySet.of(self._values(other, tables[other], theirs))
+                    tables[name] = self.rows_with_keys(name, own, links, also)
+        tables = {name: rows.select(self.visible_columns(name)) for name, rows in tables.items()}
+        held = sum(rows.nbytes for rows in tables.values())
         if held > self._limit_bytes:
             raise TooLarge(f"their rows take {held >> 20:,} MiB")
-        return found
+        return tables
 
     def _state(self, name: str, hashes: Ints, names: Sequence[str], keys: Matches | None = None) -> pa.Table:
         planned = self.plan_of(name)

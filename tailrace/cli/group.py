@@ -31,12 +31,12 @@ def list_groups(context: typer.Context) -> None:
     invocation = invocation_of(context)
     with invocation.store() as store:
         held = withheld_rows(store)
-        found = [_summary(group, group.progress(), held) for group in store.groups()]
-    for document in found if invocation.output.json else ():
+        summaries = [_summary(group, group.progress(), held) for group in store.groups()]
+    for document in summaries if invocation.output.json else ():
         invocation.output.document(document)
     columns = ("group", "topics", "members", "events", "bytes", "behind", "parked", "holds back")
-    if found:
-        invocation.output.table(columns, [_table_row(document) for document in found])
+    if summaries:
+        invocation.output.table(columns, [_table_row(document) for document in summaries])
     else:
         invocation.output.note("no groups yet: Store.group makes them")
 

@@ -135,8 +135,8 @@ def _check_server_settings(
     from tailrace.cdc.postgres.connect import translate_errors
 
     with translate_errors("reading the server's settings", address):
-        found = {str(name): int(str(value)) for name, value in connection.execute(_SETTINGS).fetchall()}
-    keep, timeout = found["max_slot_wal_keep_size"], found["wal_sender_timeout"]
+        settings = {str(name): int(str(value)) for name, value in connection.execute(_SETTINGS).fetchall()}
+    keep, timeout = settings["max_slot_wal_keep_size"], settings["wal_sender_timeout"]
     remedy = (
         "ALTER SYSTEM SET max_slot_wal_keep_size = '20GB' (what its disk can bear); SELECT pg_reload_conf()"
     )
@@ -155,7 +155,7 @@ def _check_server_settings(
             else "0: a capture whose machine is gone holds its slot until somebody ends it",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf()",
         )  # fmt: skip
-    if found.get("idle_replication_slot_timeout"):
+    if settings.get("idle_replication_slot_timeout"):
         yield Check(
             f"{subject} idle_replication_slot_timeout", "warn",
             "the slot is invalidated when capture stands still for longer",

@@ -165,17 +165,17 @@ class ProjectionCollector:
         head = self._ctx.store.head()
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
         now = datetime.now(UTC)
-        found = list(measure_progress(self._ctx, now, self._looks))
-        yield _failing_metric([*found, *unbuilt_projections(self._ctx.store, now)])
+        progress = list(measure_progress(self._ctx, now, self._looks))
+        yield _failing_metric([*progress, *unbuilt_projections(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])
-            for standing in found:
+            for standing in progress:
                 for rung in standing.rungs:
                     by_rung.add_metric([standing.projection, rung.name], of_rung(rung))
             yield by_rung
         for name, text, value in _OF_STANDINGS:
             gauge = GaugeMetricFamily(name, text, labels=["projection"])
-            for standing in found:
+            for standing in progress:
                 known = value(standing)
                 if known is not None:
                     gauge.add_metric([standing.projection], known)

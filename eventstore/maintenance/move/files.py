@@ -18,14 +18,14 @@ NAMING = (tables.segments, tables.state_runs, tables.epoch_files, tables.kept_fr
 
 def named_files(connection: Connection) -> list[NamedFile]:
     """Every file that the log and its projections need, by path."""
-    found = {}
+    by_path = {}
     for table in NAMING:
         columns = table.c.path, table.c.bytes, table.c.checksum
         for row in connection.execute(select(*columns).where(table.c.path.is_not(None))):
-            found[row.path] = NamedFile(row.path, row.bytes, row.checksum)
+            by_path[row.path] = NamedFile(row.path, row.bytes, row.checksum)
     for text in connection.scalars(select(tables.derived.c.files)):
-        found.update({file.path: file for file in _step_files(json.loads(text))})
-    return [found[path] for path in sorted(found)]
+        by_path.update({file.path: file for file in _step_files(json.loads(text))})
+    return [by_path[path] for path in sorted(by_path)]
 
 
 def _step_files(value: Any) -> Iterator[NamedFile]:

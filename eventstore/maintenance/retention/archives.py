@@ -82,15 +82,15 @@ def _known_archives(connection: Connection, topics: Sequence[str]) -> list[Known
         .where(*wanted)
     )
     of_begun = select(begun.c.place, names.c.name).join_from(begun, names).where(*wanted)
-    found: dict[str, KnownArchive] = {}
+    archives_by_place: dict[str, KnownArchive] = {}
 
     def add(place: str, topic: str, **more: int) -> None:
-        known = found.get(place) or KnownArchive(place, (), 0, 0, 0, 0)
+        known = archives_by_place.get(place) or KnownArchive(place, (), 0, 0, 0, 0)
         counts = {name: getattr(known, name) + number for name, number in more.items()}
-        found[place] = replace(known, topics=tuple(sorted({*known.topics, topic})), **counts)
+        archives_by_place[place] = replace(known, topics=tuple(sorted({*known.topics, topic})), **counts)
 
     for row in connection.execute(of_whole):
         add(row.place, row.name, files=1, rows=row.rows, bytes=row.bytes)
     for copy in connection.execute(of_begun):
         add(copy.place, copy.name, unfinished=1)
-    return [found[place] for place in sorted(found)]
+    return [archives_by_place[place] for place in sorted(archives_by_place)]

@@ -172,13 +172,13 @@ def _deleted_upto(
     files: Sequence[SegmentRow],
 ) -> int:
     """The last epoch whose rows readers are not to get any more, by time or size."""
-    found = 0
+    upto = 0
     if settings.retention.seconds is not None:
-        found = cutoff_by_age(connection, log, info, topic_id, settings.retention.seconds)
+        upto = cutoff_by_age(connection, log, info, topic_id, settings.retention.seconds)
     if settings.retention.bytes is not None:
         extents = [Extent(row.first_epoch, row.last_epoch, row.bytes) for row in files]
-        found = max(found, cutoff_by_size(extents, settings.retention.bytes))
-    return found
+        upto = max(upto, cutoff_by_size(extents, settings.retention.bytes))
+    return upto
 
 
 def _compacted_upto(

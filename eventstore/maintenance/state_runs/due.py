@@ -156,11 +156,11 @@ def _due_runs_of(log: Log, info: TopicInfo, topic_id: int, sealed: int, least: i
     while latest.key:
         with log.catalog.read() as connection:
             held = _holdings(connection, info.id, topic_id, sealed)
-        found = stretch(info.id, held, info.partitioning, least, bag=latest.bag)
-        if found is None or found == made:
+        span = stretch(info.id, held, info.partitioning, least, bag=latest.bag)
+        if span is None or span == made:
             return
-        yield DueRun(info, topic_id, held.start, found.after, found.epoch, found.rows, held.inspections)
-        made = found
+        yield DueRun(info, topic_id, held.start, span.after, span.epoch, span.rows, held.inspections)
+        made = span
 
 
 def stretch(

@@ -282,13 +282,13 @@ def _unknown_name(name: str, word: str, known: Iterable[str]) -> tuple[str, str]
 def _header_keys(loc: Sequence[str], values: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:
     """The part of an error's place that is in the header; the rest are names of the forms that were tried. What is
     absent or unknown is its last part."""
-    found: list[str] = []
+    keys: list[str] = []
     at: Any = values
     for part in loc[:-1] if absent else loc:
         if isinstance(at, Mapping) and part in at:
-            found.append(part)
+            keys.append(part)
             at = at[part]
-    return (*found, loc[-1]) if absent else tuple(found)
+    return (*keys, loc[-1]) if absent else tuple(keys)
 
 
 def _lower_first(text: str) -> str:

@@ -153,10 +153,10 @@ class _Body:
 
     def _tokenizer_error(self, words: str) -> tuple[str, str]:
         """The tokenizer's message and place: that of the first character which it could not read."""
-        found = _UNENDED.fullmatch(words)
-        if found is None:
+        match = _UNENDED.fullmatch(words)
+        if match is None:
             return "it cannot be cut into words", f"{self.line}"
-        return f"{found[1]} is missing for what begins here", self._place(int(found[2]))
+        return f"{match[1]} is missing for what begins here", self._place(int(match[2]))
 
     def _place(self, offset: int) -> str:
         """``line:column`` of a character."""

@@ -67,9 +67,9 @@ class ParquetReader(KeyReader):
 
     def _live(self) -> tuple[Path, Manifest]:
         seen = self._followed.seen
-        found = self._folder.live_snapshot()
-        if found is None:
+        live = self._folder.live_snapshot()
+        if live is None:
             raise nothing_live_error(self._projection)
-        place, _ = found
+        place, _ = live
         self._followed.reads(generation_at(place), seen)
-        return found
+        return live

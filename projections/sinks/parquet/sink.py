@@ -111,9 +111,9 @@ class ParquetSink:
             with folder.translate_errors():
                 self._lock(folder, locked.enter_context(open(place / _LOCK, "ab")))
             # Only now: between a look at the fence and the lock another process could have written.
-            found = folder.current(target.generation)
-            check_step(target, found[1].fence(target) if found else None, expected, to)
-            load = ParquetLoad(folder, self._spec, target, found, to)
+            current = folder.current(target.generation)
+            check_step(target, current[1].fence(target) if current else None, expected, to)
+            load = ParquetLoad(folder, self._spec, target, current, to)
             with folder.translate_errors():
                 load.begin()
             yield load
@@ -150,11 +150,11 @@ class ParquetSink:
         """The rows and fence of one step's folder, which later steps leave alone until ``keep_seconds`` after they
         replaced it."""
         folder = self._folder_of(target)
-        found = folder.current(target.generation)
-        if found is None:
+        current = folder.current(target.generation)
+        if current is None:
             yield SinkSnapshot(None, iter(()))
         else:
-            yield SinkSnapshot(found[1].fence(target), self._retained_rows(folder, target, *found))
+            yield SinkSnapshot(current[1].fence(target), self._retained_rows(folder, target, *current))
 
     def _retained_rows(
         self, folder: SnapshotFolder, target: Target, place: Path, manifest: Manifest
@@ -236,13 +236,13 @@ class ParquetLoad:
 
     def begin(self) -> None:
         """The folder, and the buckets that an earlier load of this step finished."""
-        found = None if self._before is not None else read_loading(self._staging)
-        if found is None or replace(found.manifest, files=()) != self._shape:
+        staged = None if self._before is not None else read_loading(self._staging)
+        if staged is None or replace(staged.manifest, files=()) != self._shape:
             shutil.rmtree(self._staging, ignore_errors=True)
             self._staging.mkdir()
             return
-        self.done = set(found.done)
-        for file in found.manifest.files:
+        self.done = set(staged.done)
+        for file in staged.manifest.files:
             self._held.setdefault(file.bucket, []).append(file)
             self._fresh.add(file.path)
         for path in self._staging.rglob("*.parquet"):

@@ -29,14 +29,16 @@ def find_problems(
     connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str
 ) -> Findings:
     """Check names, privileges, existing tables, the view's columns and publications."""
-    found = Findings()
-    found.problems += _name_problems(spec, target)
-    found.problems += _server_problems(connection, spec)
-    if not found.problems:
-        found.problems += _relation_problems(connection, spec, target, table)
-        (found.remarks if target.preview else found.problems).extend(_view_problems(connection, spec, target))
-        _look_at_publications(connection, spec, target, table, found)
-    return found
+    findings = Findings()
+    findings.problems += _name_problems(spec, target)
+    findings.problems += _server_problems(connection, spec)
+    if not findings.problems:
+        findings.problems += _relation_problems(connection, spec, target, table)
+        (findings.remarks if target.preview else findings.problems).extend(
+            _view_problems(connection, spec, target)
+        )
+        _look_at_publications(connection, spec, target, table, findings)
+    return findings
 
 
 def published_by(connection: psycopg.Connection, schema: str, table: str) -> list[str]:
@@ -194,17 +196,17 @@ def _view_problems(connection: psycopg.Connection, spec: PostgresTable, target: 
 
 
 def _look_at_publications(
-    connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str, found: Findings
+    connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str, findings: Findings
 ) -> None:
     for publication in published_by(connection, spec.schema, table):
         # Publications of a store start with its name.
         if publication == target.store or publication.startswith(f"{target.store}_"):
-            found.problems.append(
+            findings.problems.append(
                 f"{spec.schema}.{table} would be captured again by publication {publication!r} of its own source:"
                 " write to another schema or database, or publish the source's tables by name"
             )
         else:
-            found.remarks.append(
+            findings.remarks.append(
                 f"publication {publication!r} sends the changes of {spec.schema}.{table} too"
             )
 

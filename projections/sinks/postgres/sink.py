@@ -109,10 +109,10 @@ class PostgresSink:
     def _loaded_buckets(self, connection: psycopg.Connection, target: Target, to: Fence) -> LoadedBuckets:
         """The buckets of a first load to this fence that are complete. Rows of any other load are removed."""
         row = self._loading_row(connection, target)
-        found = row.read()
-        if found is not None and found.is_of(to):
-            return found
-        if found is not None:
+        loaded = row.read()
+        if loaded is not None and loaded.is_of(to):
+            return loaded
+        if loaded is not None:
             table = self._identifier(generation_table(self._spec, target.generation))
             connection.execute(sql.SQL("TRUNCATE {}").format(table))
             row.forget()

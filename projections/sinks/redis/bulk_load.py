@@ -181,15 +181,15 @@ def _look(tag: str) -> bytes:
 
 def _answers(connection: Any, count: int) -> list[Any]:
     """So many answers, refusals among them."""
-    found: list[Any] = []
+    answers: list[Any] = []
     read = connection.read_response
-    while len(found) < count:
+    while len(answers) < count:
         try:
-            while len(found) < count:
-                found.append(read())
+            while len(answers) < count:
+                answers.append(read())
         except exceptions.ResponseError as error:
-            found.append(error)
-    return found
+            answers.append(error)
+    return answers
 
 
 def _bounds(rows: pa.BinaryArray) -> Iterator[tuple[int, int]]:

@@ -84,37 +84,39 @@ def verify_projections(
     return DifferenceFound.exit_code if DifferenceFound.exit_code in codes else worst_code(codes)
 
 
-def print_comparison(invocation: Invocation, found: Comparison) -> None:
+def print_comparison(invocation: Invocation, comparison: Comparison) -> None:
     """One sink beside the log."""
     output = invocation.output
     if output.json:
         document = {
-            "projection": found.projection, "generation": found.generation, "epoch": found.epoch,
-            "rows": found.rows, "equal": found.equal, "only_in_log": found.only_in_log,
-            "only_in_sink": found.only_in_sink, "different": found.different,
-            "seed": found.seed, "expired": found.expired,
-            "samples": [_document(row) for row in found.samples],
+            "projection": comparison.projection, "generation": comparison.generation, "epoch": comparison.epoch,
+            "rows": comparison.rows, "equal": comparison.equal, "only_in_log": comparison.only_in_log,
+            "only_in_sink": comparison.only_in_sink, "different": comparison.different,
+            "seed": comparison.seed, "expired": comparison.expired,
+            "samples": [_document(row) for row in comparison.samples],
         }  # fmt: skip
         output.document(document)
         return
-    name = f"{found.projection} g{found.generation}"
-    sample = "" if found.seed is None else f" in a sample (--seed {found.seed})"
-    if found.equal:
-        rows = count(found.rows, "row") + (f", {found.expired:,} of them expired" if found.expired else "")
-        output.line(f"{name}: equals the log at epoch {found.epoch:,}{sample}, {rows}", style="green")
+    name = f"{comparison.projection} g{comparison.generation}"
+    sample = "" if comparison.seed is None else f" in a sample (--seed {comparison.seed})"
+    if comparison.equal:
+        rows = count(comparison.rows, "row") + (
+            f", {comparison.expired:,} of them expired" if comparison.expired else ""
+        )
+        output.line(f"{name}: equals the log at epoch {comparison.epoch:,}{sample}, {rows}", style="green")
         return
     output.line(
-        f"{name}: DIFFERS from the log at epoch {found.epoch:,}{sample}: {count(found.different, 'row')} with other"
-        f" values, {found.only_in_log:,} missing in the sink, {found.only_in_sink:,} only in the sink",
+        f"{name}: DIFFERS from the log at epoch {comparison.epoch:,}{sample}: {count(comparison.different, 'row')} with"
+        f" other values, {comparison.only_in_log:,} missing in the sink, {comparison.only_in_sink:,} only in the sink",
         style="bold red",
     )
-    for row in found.samples if disclosure.values_are_shown() else ():
+    for row in comparison.samples if disclosure.values_are_shown() else ():
         output.line(f"  {row.kind}: {row.key}")
         output.line(f"    expected: {_values(row.expected)}")
         output.line(f"    actual:   {_values(row.actual)}")
     print_hidden_note(invocation, "rows")
     output.line(
-        f"  hint: find out who else writes to the sink; tailrace rebuild {found.projection} makes it right"
+        f"  hint: find out who else writes to the sink; tailrace rebuild {comparison.projection} makes it right"
     )
 
 
@@ -163,39 +165,49 @@ def _report_topic(reporter: Reporter, topic: TopicId, done: int, total: int) -> 
     reporter.say(text, step, done, total, "topics", "{:,.1f}".format, source=topic.source, topic=topic.text)
 
 
-def print_topic_comparison(invocation: Invocation, found: TopicComparison) -> None:
+def print_topic_comparison(invocation: Invocation, comparison: TopicComparison) -> None:
     """One topic beside its table."""
     output = invocation.output
-    lsn = format_lsn(found.lsn)
+    lsn = format_lsn(comparison.lsn)
     if output.json:
         keys = {
-            name: [[shown_part(part) for part in key] for key in getattr(found, name)] for name in _SAMPLES
+            name: [[shown_part(part) for part in key] for key in getattr(comparison, name)]
+            for name in _SAMPLES
         }
-        document = asdict(found) | {"topic": found.topic.text, "lsn": lsn, "equal": found.equal} | keys
+        document = (
+            asdict(comparison)
+            | {"topic": comparison.topic.text, "lsn": lsn, "equal": comparison.equal}
+            | keys
+        )
         output.document(document)
         return
-    if found.skipped:
-        output.line(f"{found.topic.text}: not compared: {found.skipped}", style="yellow")
-    elif found.equal:
-        text = f"{found.topic.text}: equals its source at {lsn}, {count(found.source_rows, 'row')}"
+    if comparison.skipped:
+        output.line(f"{comparison.topic.text}: not compared: {comparison.skipped}", style="yellow")
+    elif comparison.equal:
+        text = f"{comparison.topic.text}: equals its source at {lsn}, {count(comparison.source_rows, 'row')}"
         output.line(text, style="green")
     else:
         differs = (
-            f"{found.topic.text}: DIFFERS from its source at {lsn}: {count(found.different, 'row')} with other"
-            f" values, {found.only_in_source:,} only in the source, {found.only_in_log:,} only in the log"
+            f"{comparison.topic.text}: DIFFERS from its source at {lsn}: {count(comparison.different, 'row')} with"
+            f" other values, {comparison.only_in_source:,} only in the source,"
+            f" {comparison.only_in_log:,} only in the log"
         )
         output.line(differs, style="bold red")
         for kind, samples in (
-            ("different", found.different_samples),
-            ("only in source", found.source_samples),
-            ("only in log", found.log_samples),
+            ("different", comparison.different_samples),
+            ("only in source", comparison.source_samples),
+            ("only in log", comparison.log_samples),
         ):
             for key in samples if disclosure.values_are_shown() else ():
                 output.line(f"  {kind}: {', '.join(str(part) for part in key)}")
         print_hidden_note(invocation)
-    if found.erased:
-        held = f"; the source still has a value in {found.erased_held:,} of them" if found.erased_held else ""
-        output.line(f"  not compared: erased cells of {count(found.erased, 'row')}{held}")
-    if found.only_in_source_columns:
-        columns = ", ".join(found.only_in_source_columns)
+    if comparison.erased:
+        held = (
+            f"; the source still has a value in {comparison.erased_held:,} of them"
+            if comparison.erased_held
+            else ""
+        )
+        output.line(f"  not compared: erased cells of {count(comparison.erased, 'row')}{held}")
+    if comparison.only_in_source_columns:
+        columns = ", ".join(comparison.only_in_source_columns)
         output.line(f"  not compared, as no change of the table has shown them yet: {columns}")

@@ -84,15 +84,17 @@ def redactions(
 
     invocation = invocation_of(context)
     with invocation.store() as store:
-        found = receipts(store, [TopicId.parse(topic) for topic in topics or ()])
+        listed = receipts(store, [TopicId.parse(topic) for topic in topics or ()])
         kept = (
-            archives(store, [TopicId.parse(name) for name in {each.topic for each in found}]) if found else []
+            archives(store, [TopicId.parse(name) for name in {each.topic for each in listed}])
+            if listed
+            else []
         )
     if invocation.output.json:
-        for receipt in found:
+        for receipt in listed:
             invocation.output.document(asdict(receipt))
         return
-    if not found:
+    if not listed:
         invocation.output.line("nothing was erased")
         return
     rows = [
@@ -104,7 +106,7 @@ def redactions(
             ", ".join(each.columns),
             f"{each.rows:,}",
         )
-        for each in found
+        for each in listed
     ]
     invocation.output.table(("epoch", "erased", "topic", "keys", "columns", "rows"), rows)
     for archive in kept:

@@ -39,29 +39,31 @@ def verify(
     return 0 if found.clean else DifferenceFound.exit_code
 
 
-def _print_findings(invocation: Invocation, found: VerificationResult) -> None:
+def _print_findings(invocation: Invocation, result: VerificationResult) -> None:
     """The findings, then what was checked."""
     output = invocation.output
     if output.json:
-        output.document({**asdict(found), "clean": found.clean})
+        output.document({**asdict(result), "clean": result.clean})
         return
-    for finding in found.findings:
+    for finding in result.findings:
         output.line(f"{finding.problem.upper():<8} {finding.place}: {finding.detail}", style="bold red")
-    looked = f"{count(found.topics, 'topic')}, {count(found.files, 'file')}"
-    if not found.quick:
-        looked += f", {size(found.bytes)} read"
-    if found.unregistered:
-        looked += f"; {count(found.unregistered, 'file')} that no epoch names yet, or any more"
-    output.line(f"up to epoch {found.epoch:,}: {looked}")
-    if found.redactions:
+    looked = f"{count(result.topics, 'topic')}, {count(result.files, 'file')}"
+    if not result.quick:
+        looked += f", {size(result.bytes)} read"
+    if result.unregistered:
+        looked += f"; {count(result.unregistered, 'file')} that no epoch names yet, or any more"
+    output.line(f"up to epoch {result.epoch:,}: {looked}")
+    if result.redactions:
         output.line(
-            f"{count(found.redactions, 'redaction')}: `tailrace log redactions` shows what was erased"
+            f"{count(result.redactions, 'redaction')}: `tailrace log redactions` shows what was erased"
         )
-    if found.clean:
-        output.line("the log is what was written" if not found.quick else "nothing is missing", style="green")
+    if result.clean:
+        output.line(
+            "the log is what was written" if not result.quick else "nothing is missing", style="green"
+        )
         return
     output.line(
-        f"{count(len(found.findings), 'finding')}; nothing was changed\n"
+        f"{count(len(result.findings), 'finding')}; nothing was changed\n"
         "  hint: put back what is damaged or missing from a backup, then verify again; what the source still holds"
         f" can be read again: tailrace source snapshot; see {manual_page('operations/running.md', 'Restoring')}",
         style="bold red",

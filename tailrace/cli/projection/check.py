@@ -21,14 +21,14 @@ def print_report(invocation: Invocation, examined: CheckReport, planned: Plan | 
     mark, style = ("ok  ", "") if examined.ok else ("fail", "bold red")
     where = f" ({examined.place})" if examined.place != examined.projection else ""
     output.line(f"{mark}  {examined.projection}{where}{_verdict(examined)}", style=style)
-    for found in examined.findings:
-        output.line(f"  {found.level}  {_with_place(found, examined)}", style=_STYLES[found.level])
-        _print_hint(invocation, found)
+    for finding in examined.findings:
+        output.line(f"  {finding.level}  {_with_place(finding, examined)}", style=_STYLES[finding.level])
+        _print_hint(invocation, finding)
     if examined.incremental is False:
         output.line("  each refresh computes everything, because")
-        for found in examined.reasons:
-            output.line(f"    - {_with_place(found, examined)}")
-            _print_hint(invocation, found)
+        for finding in examined.reasons:
+            output.line(f"    - {_with_place(finding, examined)}")
+            _print_hint(invocation, finding)
     for remark in examined.remarks:
         output.line(f"  note  sink: {remark}")
     if planned is not None:
@@ -47,14 +47,14 @@ def _verdict(examined: CheckReport) -> str:
     return f": incremental, but full when {whole} changes (no affects=)" if whole else ": incremental"
 
 
-def _with_place(found: DefinitionFinding, examined: CheckReport) -> str:
+def _with_place(finding: DefinitionFinding, examined: CheckReport) -> str:
     """With its place, where that is not the projection's own."""
-    return found.what if found.place == examined.place else f"{found.place}: {found.what}"
+    return finding.what if finding.place == examined.place else f"{finding.place}: {finding.what}"
 
 
-def _print_hint(invocation: Invocation, found: DefinitionFinding) -> None:
-    if found.hint:
-        invocation.output.line(f"        → {found.hint}")
+def _print_hint(invocation: Invocation, finding: DefinitionFinding) -> None:
+    if finding.hint:
+        invocation.output.line(f"        → {finding.hint}")
 
 
 def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
@@ -63,21 +63,21 @@ def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
         "projection": examined.projection,
         "place": examined.place,
         "ok": examined.ok,
-        "findings": [_finding_document(found) for found in examined.findings],
+        "findings": [_finding_document(finding) for finding in examined.findings],
         "verdict": verdict,
-        "reasons": [_finding_document(found) for found in examined.reasons],
+        "reasons": [_finding_document(finding) for finding in examined.reasons],
         "full_when_changed": list(examined.whole),
         "remarks": list(examined.remarks),
         "next": None if planned is None else {"kind": planned.kind, "reason": planned.reason},
     }
 
 
-def _finding_document(found: DefinitionFinding) -> dict[str, object]:
+def _finding_document(finding: DefinitionFinding) -> dict[str, object]:
     return {
-        "level": found.level,
-        "what": found.what,
-        "hint": found.hint,
-        "place": found.place,
-        "input": found.input or None,
-        "column": found.column or None,
+        "level": finding.level,
+        "what": finding.what,
+        "hint": finding.hint,
+        "place": finding.place,
+        "input": finding.input or None,
+        "column": finding.column or None,
     }

@@ -32,38 +32,38 @@ def diff(
 
     invocation = invocation_of(context)
     with projection_context(invocation, f"diff {name}", lenient=True) as projections:
-        found = diff(projections, name, first, second)
+        difference = diff(projections, name, first, second)
     if invocation.output.json:
-        invocation.output.document(_document(found))
+        invocation.output.document(_document(difference))
     else:
-        _print_diff(invocation, found)
-    return 0 if found.equal else DifferenceFound.exit_code
+        _print_diff(invocation, difference)
+    return 0 if difference.equal else DifferenceFound.exit_code
 
 
-def _print_diff(invocation: Invocation, found: GenerationDiff) -> None:
+def _print_diff(invocation: Invocation, difference: GenerationDiff) -> None:
     output = invocation.output
-    one, other = f"g{found.first}", f"g{found.second}"
+    one, other = f"g{difference.first}", f"g{difference.second}"
     for (number, rows), epoch in zip(
-        ((one, found.rows[0]), (other, found.rows[1])), found.epochs, strict=True
+        ((one, difference.rows[0]), (other, difference.rows[1])), difference.epochs, strict=True
     ):
-        output.line(f"{found.projection} {number}: {count(rows, 'row')} at epoch {epoch:,}")
-    if found.epochs[0] != found.epochs[1]:
+        output.line(f"{difference.projection} {number}: {count(rows, 'row')} at epoch {epoch:,}")
+    if difference.epochs[0] != difference.epochs[1]:
         output.note("they stand at different positions: what was committed in between differs, too")
-    if found.equal:
+    if difference.equal:
         output.line("equal", style="green")
         return
-    for number, columns in zip((one, other), found.only_columns, strict=True):
+    for number, columns in zip((one, other), difference.only_columns, strict=True):
         if columns:
             output.line(f"only in {number}, or of another type there, and not compared: {', '.join(columns)}")
     output.line(
-        f"{count(found.different, 'row')} with other values, {found.only_in_first:,} only in {one},"
-        f" {found.only_in_second:,} only in {other}"
+        f"{count(difference.different, 'row')} with other values, {difference.only_in_first:,} only in {one},"
+        f" {difference.only_in_second:,} only in {other}"
     )
-    for sample in found.samples if disclosure.values_are_shown() else ():
+    for sample in difference.samples if disclosure.values_are_shown() else ():
         output.line(f"  {_row_text(sample.key)}")
         for number, row in ((one, sample.first), (other, sample.second)):
             output.line(f"    {number}: {_difference_text(sample, row) if row is not None else 'no row'}")
-    if found.samples:
+    if difference.samples:
         print_hidden_note(invocation)
 
 
@@ -80,16 +80,17 @@ def _row_text(row: Row) -> str:
     return ", ".join(f"{name}={value!s}" for name, value in row.items())
 
 
-def _document(found: GenerationDiff) -> dict[str, object]:
+def _document(difference: GenerationDiff) -> dict[str, object]:
     samples = [
         {"key": _text(sample.key), "first": _text(sample.first), "second": _text(sample.second)}
-        for sample in found.samples
+        for sample in difference.samples
     ]
     return {
-        "projection": found.projection, "first": found.first, "second": found.second, "epochs": found.epochs,
-        "rows": found.rows, "equal": found.equal, "only_columns": found.only_columns,
-        "only_in_first": found.only_in_first, "only_in_second": found.only_in_second,
-        "different": found.different, "samples": samples,
+        "projection": difference.projection, "first": difference.first, "second": difference.second,
+        "epochs": difference.epochs,
+        "rows": difference.rows, "equal": difference.equal, "only_columns": difference.only_columns,
+        "only_in_first": difference.only_in_first, "only_in_second": difference.only_in_second,
+        "different": difference.different, "samples": samples,
     }  # fmt: skip
 
 

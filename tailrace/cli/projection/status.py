@@ -66,12 +66,12 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     return sorted(found, key=lambda each: each.name)
 
 
-def _status(found: ProjectionProgress) -> ProjectionStatus:
-    generation = found.generation
-    at: dict[str, Rung] = {rung.name: rung for rung in found.rungs}
+def _status(progress: ProjectionProgress) -> ProjectionStatus:
+    generation = progress.generation
+    at: dict[str, Rung] = {rung.name: rung for rung in progress.rungs}
     sink = at.get("sink")
     return ProjectionStatus(
-        name=found.projection,
+        name=progress.projection,
         state=generation.state.value if generation.frozen_at is None else _frozen(generation.frozen_at),
         generation=generation.number,
         epoch=at["derived"].epoch,
@@ -81,9 +81,9 @@ def _status(found: ProjectionProgress) -> ProjectionStatus:
         sink_epoch=sink.epoch if sink else None,
         sink_behind_epochs=sink.lag_epochs if sink else None,
         sink_behind_seconds=round(sink.lag_seconds, 3) if sink else None,
-        sink_problem=found.problem,
-        failing=_failure(found.failing),
-        unshown=found.unshown,
+        sink_problem=progress.problem,
+        failing=_failure(progress.failing),
+        unshown=progress.unshown,
     )
 
 

@@ -40,26 +40,26 @@ def upgrade(
     from tailrace.eventstore.catalog.upgrade import open_upgrade
 
     invocation = invocation_of(context)
-    with open_upgrade(invocation.settings.store, invocation.configuration.folder) as found:
-        pending = found.pending_steps(phase.value)
+    with open_upgrade(invocation.settings.store, invocation.configuration.folder) as plan:
+        pending = plan.pending_steps(phase.value)
         if not invocation.output.json:
-            _print_pending(invocation, found, pending)
+            _print_pending(invocation, plan, pending)
         if not dry_run:
             if pending:
                 invocation.confirm(f"upgrade the tables of store {invocation.settings.store.name}")
-            found.run(phase.value)
+            plan.run(phase.value)
         if invocation.output.json:
-            invocation.output.document(_document(found, pending, done=not dry_run))
+            invocation.output.document(_document(plan, pending, done=not dry_run))
         elif pending and not dry_run:
             invocation.output.line("done", style="green")
     return NOTHING_TO_DO if detailed_exitcode and not pending else 0
 
 
 def _print_pending(
-    invocation: Invocation, found: Upgrade, pending: list[tuple[Tables, list[MigrationStep]]]
+    invocation: Invocation, plan: Upgrade, pending: list[tuple[Tables, list[MigrationStep]]]
 ) -> None:
     output = invocation.output
-    for each in found.tables:
+    for each in plan.tables:
         to = f" to {each.steps[-1].revision}" if each.steps else ", this version's"
         output.line(f"{each.family.name} tables: format {each.found}{to}")
     rows = [
@@ -67,11 +67,11 @@ def _print_pending(
     ]
     if rows:
         output.table(("tables", "format", "phase", "what it does"), rows)
-    elif any(each.steps for each in found.tables):
+    elif any(each.steps for each in plan.tables):
         output.line("what is left belongs to the second phase: --phase post, when no older process runs")
     else:
         output.line("nothing to do")
-    missing = found.missing_roles()
+    missing = plan.missing_roles()
     if missing:
         statements = "; ".join(f"CREATE ROLE {name} NOLOGIN" for name in missing)
         output.note(
@@ -80,7 +80,7 @@ def _print_pending(
 
 
 def _document(
-    found: Upgrade, pending: list[tuple[Tables, list[MigrationStep]]], *, done: bool
+    plan: Upgrade, pending: list[tuple[Tables, list[MigrationStep]]], *, done: bool
 ) -> dict[str, object]:
     run = {each.family.name: [step.revision for step in steps] for each, steps in pending}
     return {
@@ -91,8 +91,8 @@ def _document(
                 "steps": [{"format": s.revision, "phase": s.phase, "about": s.about} for s in each.steps],
                 "chosen": run.get(each.family.name, []),
             }
-            for each in found.tables
+            for each in plan.tables
         ],
-        "missing_roles": found.missing_roles(),
+        "missing_roles": plan.missing_roles(),
         "done": done,
     }
