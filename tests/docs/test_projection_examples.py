@@ -4,6 +4,7 @@ compute in."""
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +26,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Proje
     blocks = re.findall(r"```python\n(from pyspark.*?)```", PAGE, re.DOTALL)
     (tmp_path / "page_of_projections.py").write_text("\n\n".join(blocks))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "page_of_projections", raising=False)  # another test's
     return dict(load_projections(["page_of_projections"]))
 
 
