@@ -178,7 +178,7 @@ class Relations:
             ddl_message.DdlChange.REPARTITIONED: ChangeKind.REPARTITIONED,
             ddl_message.DdlChange.DROPPED: ChangeKind.GONE,
         }
-        # A partition of which no root is captured has its rows in the stream whomever it belongs to.
+        # A partition without a captured root has its rows in the stream, whatever table it belongs to.
         moved = message.change is ddl_message.DdlChange.REPARTITIONED
         if message.change in notes and not (moved and self._known.keys().isdisjoint(message.roots)):
             for relid in message.relids:

@@ -40,7 +40,7 @@ def cache_folder() -> Path | None:
 
 
 def _sources_hash() -> str:
-    """Of this room, which has every class and every function that a kernel takes from another module."""
+    """A hash of this room, which has every class and function that a kernel takes from another module."""
     sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 

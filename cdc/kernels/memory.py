@@ -17,7 +17,7 @@ from numba.core import cgutils, types  # isort: skip
 
 _INT, _WORD = ir.IntType(32), ir.IntType(64)
 _BYTE = ir.IntType(8)
-_LONG = 64  # bytes, of which a call is no longer what a copy takes
+_LONG = 64  # bytes; from here on the call is not what takes the time of a copy
 _16_BYTES, _64_BYTES = ir.VectorType(_BYTE, 16), ir.VectorType(_BYTE, 64)
 
 

@@ -60,7 +60,7 @@ _DEFAULTS = {
 }
 OLDEST_SERVER = 140000
 _ANSWER_SECONDS = 60.0
-_NO_ENCODING = "SQL_ASCII"  # of a database: text is bytes, of which the server does not know what they mean
+_NO_ENCODING = "SQL_ASCII"  # of a database: text is bytes whose meaning the server does not know
 
 
 class Lines:

@@ -161,7 +161,7 @@ def refusal(text: str, where: str, secret: str | None = None) -> TailraceError:
 def failure(state: str | None, text: str, doing: str, where: str, words: str | None = None) -> TailraceError:
     """The error for a statement or command that failed with SQLSTATE ``state`` (None: the connection broke).
 
-    ``text`` is all that was said, of which only the kind of problem is read; ``words`` is what may be repeated of it
+    ``text`` is all that was said; only the kind of problem is read from it. ``words`` is what may be repeated of it
     (default: its first sentence, without what may be a value)."""
     line = disclosure.server_text(state or "08", _last_line(text)) if words is None else words
     if state is None or state.startswith("08") or state in _TRANSIENT_STATES:

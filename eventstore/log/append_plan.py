@@ -60,7 +60,7 @@ class Append:
     blob_plain_bytes: int = 0
     blob_checksum: str = ""
     made: list[str] = field(default_factory=list)  # files that this plan brought about
-    replaced: list[str] = field(default_factory=list)  # files of the batch in whose place some of them stand
+    replaced: list[str] = field(default_factory=list)  # files of the batch that some of them replace
     next_offsets: dict[TopicId, list[int]] = field(default_factory=dict)
 
     @property

@@ -67,7 +67,7 @@ _COLUMNS = [tables.epochs.c[field.name] for field in fields(Epoch)]
 
 @dataclass(frozen=True, slots=True)
 class EpochFilter:
-    """Conditions on epochs, all of which hold: what is None (or False) asks nothing."""
+    """Conditions that an epoch must meet, all at once. One that is None (or False) is no condition."""
 
     source: str | None = None
     incarnation: int | None = None
@@ -207,11 +207,11 @@ class Timeline:
     storage: Storage
 
     def first(self, which: EpochFilter) -> Epoch | None:
-        """The earliest epoch of which it holds."""
+        """The earliest epoch that passes the filter."""
         return next(iter(self.page(which, 1)), None)
 
     def last(self, which: EpochFilter) -> Epoch | None:
-        """The latest epoch of which it holds."""
+        """The latest epoch that passes the filter."""
         query = select(*_COLUMNS).where(*which.sql()).order_by(tables.epochs.c.epoch.desc()).limit(1)
         row = self.connection.execute(query).one_or_none()
         if row is not None:
@@ -222,7 +222,7 @@ class Timeline:
         return None
 
     def page(self, which: EpochFilter, limit: int) -> list[Epoch]:
-        """The first ``limit`` epochs of which it holds, in order."""
+        """The first ``limit`` epochs that pass the filter, in order."""
         epochs: list[Epoch] = []
         for file in self._files(which):
             for some in self._epochs_in_file(file, which, limit - len(epochs)):

@@ -20,10 +20,10 @@ REFRESHES = (*STEPS, "refresh", "build")
 left to do after that."""
 
 STEPS_KEPT = 1000
-"""Of each projection: a runner that refreshes every three seconds makes ten million a year."""
+"""For each projection: a runner that refreshes every three seconds makes ten million a year."""
 
 OTHERS_KEPT = 200
-"""Of each projection and each other kind, so that the steps of an hour do not push a comparison of yesterday out."""
+"""For each projection and each other kind, so that the steps of an hour do not push a comparison of yesterday out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def row_hashes(table: pa.Table) -> Hashes:
 
 
 def _presence(array: pa.Array) -> Hashes:
-    """Of a struct without fields, of which files hold whether there is one: the log has no other columns of truth."""
+    """For a struct without fields: files hold only whether there is one. The log has no other columns of truth."""
     values: Hashes = pc.fill_null(array, False).cast(pa.uint8()).to_numpy().astype(np.uint64)
     return values
 

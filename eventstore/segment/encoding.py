@@ -66,7 +66,7 @@ def distinct_texts(table: pa.Table) -> list[str]:
 
 
 def mostly_distinct_texts(group: pa.Table) -> set[str]:
-    """Paths of columns of which more than half of the texts of a row group differ: their dictionary would take as much
+    """Paths of columns in which more than half of a row group's texts differ: their dictionary would take as much
     room as they do, and a third more time to read."""
     texts = [path for path, kind in _leaves(group.schema) if _is_text(kind)]
     return {path for path in texts if _share_different(_leaf(group, path)) > _DISTINCT_IN_GROUP_MAX}
@@ -120,7 +120,7 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 def _share_different(column: pa.ChunkedArray) -> float:
-    """Of the texts that there are; 0 where there is none."""
+    """The share of different texts among those that are not NULL; 0 where all are."""
     valid = len(column) - column.null_count
     different: int = pc.count_distinct(column, mode="only_valid").as_py()
     return different / valid if valid else 0.0

@@ -111,7 +111,7 @@ class Compactor:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the rows that survived the last fold."""
+        """Bytes of the rows that survived the last fold."""
         return self._kept[1]
 
     def retain(self, wanted: Callable[[StateRows], Mask]) -> None:

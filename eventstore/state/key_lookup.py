@@ -42,7 +42,7 @@ from tailrace.eventstore.storage import Storage
 
 _T = TypeVar("_T")
 Matches = Callable[[Sequence[pa.Array]], Mask]
-"""Of rows given as columns, which have one of the chosen values."""
+"""Which of some rows, given as columns, have one of the chosen values."""
 
 _FIRST_ROWS = 1024
 _ROWS_PER_UNIT = 131_072  # larger files are read by partitions, several at once
@@ -84,8 +84,9 @@ def changed_keys(
 
 
 def find_keys(storage: Storage, wanted: StateInput, names: Sequence[str], matches: Matches) -> Ints:
-    """Hashes of the keys of which a row ever had a chosen value in the columns ``names``, or may have had: its cell was
-    not sent, or is no value of its type. So the state's rows with such a value are among those of these keys."""
+    """Hashes of the keys that ever had a row with a chosen value in the columns ``names``, or may have had one: a
+    cell was not sent, or is no value of its type. The state's rows with such a value are therefore rows of these
+    keys."""
     columns = tuple(column for name in names if (column := wanted.target.column(name)) is not None)
     layout = Layout(wanted.target, columns, 0)
     ids = np.array([column.id for column in columns])

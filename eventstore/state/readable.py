@@ -126,7 +126,7 @@ def _unreadable(table: pa.Table, wanted: StateInput, column: Column, row: int, t
 
 
 def _former_type(wanted: StateInput, column: Column) -> str:
-    """Of a column whose type changed: both types, and the versions that have them."""
+    """The words for a column whose type changed: both types, and the versions that have them."""
     for version in sorted(wanted.versions.values(), key=lambda schema: -schema.version):
         former = next((other for other in version.columns if other.id == column.id), None)
         if version.version < wanted.target.version and former is not None and former.arrow != column.arrow:

@@ -54,7 +54,7 @@ class Layout:
         ]
 
     def coded_columns(self, version: TopicSchema) -> list[str]:
-        """Of ``needs`` those that may come as dictionaries, as they are stored: then a text is made of a code only for
+        """Those of ``needs`` that may come as dictionaries, as they are stored: a code then becomes a text only for
         the rows that stay."""
         held = {column.id: column for column in version.columns}
         texts = [

@@ -265,7 +265,7 @@ def _add(projections: dict[str, Projection], defined: Projection) -> None:
     if other is not defined:
         what = f"two projections are named {defined.name!r}: {other.place} and {defined.place}"
         hint = "a projection's name is its function's, or its file's; rename one of them"
-        # Of both: with one of them left out, nobody knows that it is the other one that is meant.
+        # Reported for both: with one left out, nobody could know that the other one is meant.
         _report(other, other.name, other.place, [DefinitionFinding("fail", what, hint, other.place)])
 
 

@@ -21,7 +21,7 @@ from tailrace.projections.definition.sql_query import SqlQuery
 _TREES_MAX = 32
 """Parsed files in memory. A refresh looks at each file of a project several times; it is parsed once."""
 _PATHS_MAX = 8192
-"""Paths of which it is known whose they are. An analysis asks for the file of every loaded module and of every call."""
+"""Most paths whose owner is remembered. An analysis asks for the file of every loaded module and of every call."""
 
 
 @cache

@@ -12,7 +12,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.segment.copy import NamedFile
 
 # Every table whose rows name files in the segments' place. ``archived`` and ``archiving`` name files elsewhere;
-# ``retired`` ones that only readers of before may want, of which a store that has moved has none.
+# ``retired`` ones that only earlier readers may want, and a store that has moved has none of these.
 NAMING = (tables.segments, tables.state_runs, tables.epoch_files, tables.kept_frames)
 
 
