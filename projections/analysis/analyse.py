@@ -193,21 +193,20 @@ def _analysed(
             return _unproved(projection, schema, LOOKS, NO_ROWS, ACTIONS)
         plan, varies = read(text), literals(text) != literals(plan_json(again))
         proof = prove(plan, lineage_of(projection), declared.inputs)
-        floats = [field.name for field in schema or () if pa.types.is_floating(field.type)]
-        found = faults(plan, proof, declared, floats, not_deterministic(result))
+        found, numeric_texts = faults(plan, proof, declared, not_deterministic(result))
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
         return _unproved(projection, schema, what, "say trust=True when it keeps keys apart", ())
     lines = SourceLines.of(projection)
-    constants = _constants(projection, watch, found.found, varies=varies)
+    constants = _constants(projection, watch, found, varies=varies)
     return Analysis(
         schema,
         () if projection.trust else tuple(_not_local(proof, lines)),
-        (*bare_decimals(projection, lines), *constants, *_findings(found.found, lines)),
-        (*(each.what for each in constants), *(each.what for each in found.found if each.kind in _UNSTABLE)),
+        (*bare_decimals(projection, lines), *constants, *_findings(found, lines)),
+        (*(each.what for each in constants), *(each.what for each in found if each.kind in _UNSTABLE)),
         proof.never_null,
-        found.numeric_texts,
+        numeric_texts,
     )
 
 

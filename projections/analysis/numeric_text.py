@@ -38,10 +38,12 @@ _PASSES_ON = frozenset({
     "AggregateExpression", "Alias", "AnyValue", "ArrayDistinct", "ArrayFilter", "ArrayMax", "ArrayMin", "ArraySort",
     "Coalesce", "CollectList", "CollectSet", "CreateArray", "ElementAt", "Explode", "First", "Flatten", "GetArrayItem",
     "Greatest", "IfNull", "Inline", "KnownNotNull", "KnownNullable", "Lag", "Last", "Lead", "Least", "Max", "Min",
-    "Mode", "NthValue", "NullIf", "NullIfResult", "Nvl", "PosExplode", "Reverse", "Slice", "SortArray", "SortOrder",
-    "StringTrim", "WindowExpression",
+    "Mode", "NthValue", "NullIf", "NullIfResult", "Nvl", "Nvl2", "PosExplode", "Reverse", "Slice", "SortArray",
+    "SortOrder", "StringTrim", "WindowExpression",
 })  # fmt: skip
 """What gives one of the values that it is given, or a list of them."""
+_WITH_OUTER_COLUMNS = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
+"""Subqueries, whose children are the columns of the rows outside that they use."""
 _GROUPING = {
     "Aggregate": ("groupingExpressions", "groupBy"),
     "Window": ("partitionSpec", "partitionBy"),
@@ -71,10 +73,10 @@ class NumericTexts:
         ``relation`` is all that is ``below`` it."""
         self._found = []
         if any(self.inputs.values()):
-            for expression in node.all_expressions():
+            for _, expression, column in node.columns_made():
                 held = self._held(expression, relation, {})
-                if "exprId" in expression.fields and expression.kind != "AttributeReference":
-                    self._columns[expression.id] = held
+                if column is not None:
+                    self._columns[column] = _together([self._columns.get(column, {}), held])
             self._found += self._compared_rows(node, below)
             for new, old in self.proof.renames(node):
                 self._columns[new] = _together([self._columns.get(new, {}), self._of_column(old, relation)])
@@ -149,6 +151,8 @@ class NumericTexts:
             words, used = f"is read as {inner.type}", below[0].get("", frozenset())
             if used:
                 self.numbers.add(inner)
+        elif inner.kind in _WITH_OUTER_COLUMNS:
+            words, used = "is compared with a subquery's rows", _any_of(_together(below))
         elif inner.kind in _EQUAL:
             words, used = f"is compared as text ({_EQUAL[inner.kind]})", _any_of(_together(below))
         elif inner.kind == "AggregateExpression" and inner.fields.get("isDistinct"):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_HIDDEN = '"projections":null'
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
@@ -65,18 +67,27 @@ class Node:
 
     def all_expressions(self) -> Iterator[Node]:
         """The expressions of an operator's fields, whatever these are called."""
-        for _, expression in self.expressions_by_field():
+        for _, expression, _ in self.columns_made():
             yield expression
 
-    def expressions_by_field(self) -> Iterator[tuple[str, Node]]:
-        """The same with the names of the fields."""
+    def columns_made(self) -> Iterator[tuple[str, Node, int | None]]:
+        """The same with the names of the fields, and with the column that each makes, if it makes one. Rollup and
+        unpivot (Expand) make each row several times, so that there are several expressions of a column."""
         for name, value in self.fields.items():
             if (
                 isinstance(value, list)
                 and value
                 and _is_tree(value[0][0] if isinstance(value[0], list) else value[0])
             ):
-                yield from ((name, each) for each in self.expressions(name))
+                for each in self.expressions(name):
+                    is_new = "exprId" in each.fields and each.kind != "AttributeReference"
+                    yield name, each, each.id if is_new else None
+        rows = self.lists("projections")
+        if self.kind == "Expand" and not rows:
+            raise ValueError("Spark does not say what an unpivot in a subquery makes")
+        for row in rows:
+            for column, each in zip(self.expressions("output"), row, strict=True):
+                yield "projections", each, column.id
 
     @property
     def id(self) -> int:
@@ -145,13 +156,18 @@ def _short(name: str) -> str:
     return name.rstrip("$").rpartition(".")[2].rpartition("$")[2]
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
 def plan_json(result: DataFrame) -> str:
-    """The plan in one call, for ``plan_tree`` to read."""
-    return str(_analysed(result).toJSON())
+    """The plan in one call, for ``read``. Spark leaves out what ``unpivot`` makes; that is asked of its operator."""
+    plan = _analysed(result)
+    text = str(plan.toJSON())
+    if _HIDDEN not in text:
+        return text
+    nodes = json.loads(text)
+    for value, node in zip(nodes, _below(plan), strict=True):
+        if value.get("projections", ()) is None:
+            rows = map(_listed, _listed(node.projections()))
+            value["projections"] = [[json.loads(each.toJSON()) for each in row] for row in rows]
+    return json.dumps(nodes)
 
 
 def holds_rows(result: DataFrame) -> bool:

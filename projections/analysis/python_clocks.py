@@ -8,15 +8,11 @@ source. A clock that neither shows gives a second call of the function another v
 from __future__ import annotations
 
 import ast
-import random
 import re
-import secrets
 import sys
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -24,23 +20,22 @@ from tailrace.projections.definition.findings import DefinitionFinding, Level
 from tailrace.projections.definition.source import is_project_file, relative_path, syntax_tree
 from tailrace.projections.definition.sql_query import SqlQuery
 
-_NOW = "give the function a parameter named now for the time; compute other values of the rows'"
+_NOW = "give the function a parameter named now (:now in SQL) for the time; compute other values of the rows'"
 _TIME_TEXT = re.compile(
     r"\b(?:timestamp|timestamp_ntz|timestamp_ltz|date)\s*(['\"])\s*(?:now|today|tomorrow|yesterday)\b[^'\"]*\1",
     re.I,
 )
-_OTHER_EACH_CALL: Mapping[str, frozenset[str]] = {
-    "time": frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "process_time"}),
-    "uuid": frozenset({"uuid1", "uuid4", "uuid6", "uuid7"}),
-    "posix": frozenset({"urandom", "getpid"}),
-    "nt": frozenset({"urandom", "getpid"}),
-    "secrets": frozenset({"choice", "randbelow", "randbits", "token_bytes", "token_hex", "token_urlsafe"}),
-}  # fmt: skip
-"""Functions of the standard library by their modules, beside ``datetime.now`` and the methods of ``random``."""
-_PERHAPS_NOW = frozenset({"asctime", "ctime", "gmtime", "localtime", "strftime"})
-"""Those of ``time`` that take the time now unless they are given one."""
-_IN_PYTHON = tuple(str(module.__file__) for module in (random, secrets, uuid))
-"""Modules of the standard library that ask the clock, or for random bytes, for their callers."""
+_CLOCKS: Sequence[tuple[Level, re.Pattern[str], str]] = (
+    ("fail", re.compile(
+        r"\w+\.(now|utcnow|today)|time\.(monotonic|perf_counter|process_time|time)(_ns)?|uuid\.uuid[1467]"
+        r"|(posix|nt)\.(urandom|getpid)|secrets\.(choice|rand\w+|token_\w+)|random\.(?!seed)[a-z]\w*"
+        r"|numpy\.random\.\w+\.(?!default_rng|seed)\w+"
+    ), "is another value each time the function is called"),
+    ("warn", re.compile(
+        r"time\.(asctime|ctime|gmtime|localtime|strftime)"  # the time now, unless they are given one
+    ), "may read the clock: not proved, so computed in full"),
+)  # fmt: skip
+"""Functions by the names of their modules or classes and their own."""
 
 
 @dataclass(slots=True)
@@ -53,36 +48,22 @@ class Watch:
 
     def see(self, frame: FrameType, event: str, called: Any) -> None:
         """A call, as ``sys.setprofile`` tells it."""
-        if event == "c_call":
-            name, caller = str(getattr(called, "__name__", "")), frame
-            while caller.f_code.co_filename in _IN_PYTHON and caller.f_back is not None:
-                name, caller = caller.f_code.co_name, caller.f_back
-            owner = getattr(called, "__self__", None)
-            name = f"{owner.__name__}.{name}" if isinstance(owner, type) else name
-            if is_project_file(caller.f_code.co_filename):
-                self._clock(called, name, f"{relative_path(caller.f_code.co_filename)}:{caller.f_lineno}")
-        elif event == "call":
-            above = frame.f_back
-            if is_project_file(frame.f_code.co_filename):
-                self.codes[frame.f_code] = frame.f_globals
-            elif above is not None and is_project_file(above.f_code.co_filename):
-                self._texts(
-                    frame.f_locals.values(), f"{relative_path(above.f_code.co_filename)}:{above.f_lineno}"
-                )
+        code, caller = frame.f_code, frame if event == "c_call" else frame.f_back
+        if event == "call" and is_project_file(code.co_filename):
+            self.codes[code] = frame.f_globals
+        elif event in ("call", "c_call") and caller and is_project_file(caller.f_code.co_filename):
+            place = f"{relative_path(caller.f_code.co_filename)}:{caller.f_lineno}"
+            path = _path(called) if event == "c_call" else f"{frame.f_globals.get('__name__')}.{code.co_name}"
+            for level, clocks, words in _CLOCKS:
+                if clocks.fullmatch(path):
+                    self.found[DefinitionFinding(level, f"{path}() {words}", _NOW, place)] = None
+            for text in _texts(frame.f_locals.values() if event == "call" else ()):
+                self.found |= {_time_text(match[0], place): None for match in _TIME_TEXT.finditer(text)}
 
-    def _clock(self, called: Any, name: str, place: str) -> None:
-        if _is_other_each_call(called):
-            what = f"{name}() is another value each time the function is called"
-            self.found[DefinitionFinding("fail", what, _NOW, place)] = None
-        elif getattr(called, "__module__", "") == "time" and name in _PERHAPS_NOW:
-            what = f"{name}() may read the clock: not proved, so computed in full"
-            self.found[DefinitionFinding("warn", what, _NOW, place)] = None
 
-    def _texts(self, values: Any, place: str) -> None:
-        for value in values:
-            for text in value if isinstance(value, tuple | list) else (value,):
-                for match in _TIME_TEXT.finditer(text) if isinstance(text, str) else ():
-                    self.found[_time_text(match[0], place)] = None
+def _texts(given: Iterable[Any]) -> list[str]:
+    lists = [value if isinstance(value, tuple | list) else (value,) for value in given]
+    return [text for values in lists for text in values if isinstance(text, str)]
 
 
 @contextmanager
@@ -100,7 +81,7 @@ def python_clocks(function: Any, watch: Watch) -> list[DefinitionFinding]:
     """Each once: those that the watched calls of the function showed, and those of constants that it uses."""
     if isinstance(function, SqlQuery):
         return list(_in_query(function))
-    return list(dict.fromkeys([*watch.found, *_made_at_load(watch)]))
+    return list(dict.fromkeys([*watch.found, *_made_before(watch)]))
 
 
 def _in_query(query: SqlQuery) -> Iterator[DefinitionFinding]:
@@ -113,50 +94,50 @@ def _in_query(query: SqlQuery) -> Iterator[DefinitionFinding]:
 
 
 def _time_text(text: str, place: str) -> DefinitionFinding:
-    hint = "give the function a parameter named now (:now in SQL): it is the commit time of the position"
-    return DefinitionFinding("fail", f"{text} is another time in each refresh", hint, place)
+    return DefinitionFinding("fail", f"{text} is another time in each refresh", _NOW, place)
 
 
-def _made_at_load(watch: Watch) -> Iterator[DefinitionFinding]:
-    """Constants that the project's modules made of a clock when they were loaded, and defaults of functions, as far as
-    the called functions name them."""
-    spaces = [
-        space for space in map(vars, list(sys.modules.values())) if is_project_file(space.get("__file__"))
-    ]
-    for code, names in watch.codes.items():
-        named = list(map(names.get, code.co_names))
-        for space in (names, *spaces):
-            is_named = any(isinstance(each, ModuleType) and vars(each) is space for each in named)
-            used = {
-                name
-                for name in code.co_names
-                if name in space and (is_named or names.get(name, space) is space[name])
-            }
-            yield from _clocks_of(used, space) if used else ()
+def _made_before(watch: Watch) -> Iterator[DefinitionFinding]:
+    """What modules of the project made of a clock when they were loaded (constants, defaults, attributes of classes),
+    and what functions remember (``functools.cache``), as far as the called functions name it."""
+    spaces = {id(space): space for space in (*watch.codes.values(), *map(vars, list(sys.modules.values())))}
+    for space in (each for each in spaces.values() if is_project_file(each.get("__file__"))):
+        used = {
+            name
+            for code, names in watch.codes.items()
+            for name in code.co_names
+            if name in space and names.get(name, space[name]) is space[name]
+        }
+        try:
+            statements = syntax_tree(space["__file__"]).body if used else []
+        except (OSError, SyntaxError, ValueError):  # no source to look at
+            continue
+        for statement in statements:
+            yield from _clocks_of(statement, used, space)
 
 
-def _clocks_of(used: set[str], space: Mapping[str, Any]) -> Iterator[DefinitionFinding]:
-    """The clocks by which a module's source makes names that are used."""
-    file = str(space.get("__file__") or "")
-    try:
-        nodes = list(ast.walk(syntax_tree(file)))
-    except (OSError, SyntaxError, ValueError):  # no source to look at
-        return
-    for node in nodes:
-        level: Level = "fail"
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                made: ast.AST = value
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                made = value
-            case ast.FunctionDef(name=name, args=arguments):
-                made, level = arguments, "warn"  # a default may not be taken
-            case _:
-                continue
-        for call in ast.walk(made) if name in used else ():
-            if isinstance(call, ast.Call) and _is_other_each_call(_named(call.func, space)):
-                what = f"{name} holds {ast.unparse(call.func)}(), another value in each process"
-                yield DefinitionFinding(level, what, _NOW, f"{relative_path(file)}:{call.lineno}")
+def _clocks_of(statement: ast.stmt, used: set[str], space: Mapping[str, Any]) -> Iterator[DefinitionFinding]:
+    """The clocks by which a statement of a module makes names that are used."""
+    parts = list(_at_load(statement))
+    made = {each.id for each in parts if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    made |= {each.name for each in parts if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    for name in made & used:
+        calls = [_named(each.func, space) for each in parts if isinstance(each, ast.Call)]
+        remembers = hasattr(space[name], "cache_info")
+        if (level := _level([*calls, space[name]] if remembers else calls, set())) is not None:
+            # Of a function the default may not be taken, of a class another attribute be read.
+            is_sure = remembers or not isinstance(statement, ast.FunctionDef | ast.ClassDef)
+            what = f"{name} holds what a clock gave before, another value in each process"
+            place = f"{relative_path(space['__file__'])}:{statement.lineno}"
+            yield DefinitionFinding(level if is_sure else "warn", what, _NOW, place)
+
+
+def _at_load(node: ast.AST) -> Iterator[ast.AST]:
+    """What of it runs when its module is loaded: no bodies of functions."""
+    yield node
+    body = node.args if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else node
+    for child in ast.iter_child_nodes(body):
+        yield from _at_load(child)
 
 
 def _named(expression: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -166,12 +147,31 @@ def _named(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     return names.get(expression.id) if isinstance(expression, ast.Name) else None
 
 
-def _is_other_each_call(called: object) -> bool:
-    owner, name = getattr(called, "__self__", None), str(getattr(called, "__name__", ""))
-    if isinstance(owner, type) and issubclass(owner, date):
-        return name in ("now", "utcnow", "today")
-    if isinstance(owner, random.Random):
-        return name != "seed"
-    if type(owner).__module__.startswith("numpy.random"):
-        return True
-    return name in _OTHER_EACH_CALL.get(str(getattr(called, "__module__", "")), ())
+def _level(values: Iterable[Any], seen: set[CodeType]) -> Level | None:
+    """How sure it is that one of the values is a clock, or a function of the project that names one."""
+    levels: set[Level | None] = set()
+    for value in values:
+        function = getattr(value, "__wrapped__", value)
+        code = getattr(function, "__code__", None)
+        if not isinstance(code, CodeType) or not is_project_file(code.co_filename):
+            levels |= {level for level, clocks, _ in _CLOCKS if clocks.fullmatch(_path(value))}
+        elif code not in seen:
+            seen.add(code)
+            named = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
+            inside = [
+                getattr(each, name, None) for each in named if isinstance(each, ModuleType | type)
+                for name in code.co_names
+            ]  # fmt: skip
+            levels.add(_level([*named, *inside], seen))
+    return next((level for level in ("fail", "warn") if level in levels), None)
+
+
+def _path(called: Any) -> str:
+    """The names of a function's module or class and its own."""
+    owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
+    if isinstance(owner, type):
+        return f"{owner.__name__}.{name}"
+    module = getattr(
+        called if owner is None or isinstance(owner, ModuleType) else type(owner), "__module__", ""
+    )
+    return f"{module}.{name}"

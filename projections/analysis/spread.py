@@ -291,10 +291,5 @@ class Proof:
         if node.kind == "Union":
             for first, *others in zip(*(self.relations[part].output for part in node.children), strict=False):
                 yield from ((first.id, other.id) for other in others)
-        elif node.kind == "Expand":  # rollup and its like: each row once for each list of columns
-            for projected in node.lists("projections"):
-                for made, held in zip(node.expressions("output"), projected, strict=False):
-                    if held.kind == "AttributeReference":
-                        yield made.id, held.id
         else:
             yield from self.again.get(node, {}).items()

@@ -1,4 +1,4 @@
-"""The functions that may give another value each time: what each depends on, and what makes that harmless.
+"""Functions and operators that may give another result each time: what each depends on, what makes it harmless.
 
 Spark itself tells the scalar functions that are not deterministic (``rand``, ``uuid``, …); they need no row here. An
 aggregate that is neither here nor among the ``EXACT`` ones is not proved to be the same for any order of rows. Pure.
@@ -7,14 +7,12 @@ aggregate that is neither here nor among the ``EXACT`` ones is not proved to be 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["clock", "session", "random", "order", "python", "float", "text"]
-Cleared = Literal[
-    "never", "constant in its group", "sorted", "its own order", "a unique order", "exact numbers",
-]  # fmt: skip
+Cleared = Literal["never", "constant in its group", "sorted", "a unique order", "exact numbers", "tolerance"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,86 +27,91 @@ class Unstable:
     calls: tuple[str, ...] = ()
 
 
-NOW_HINT = "give the function a parameter named now: it is the commit time of the position"
-RANDOM_HINT = "compute it of the row's values, for example with sha2 or xxhash64"
-SUM_HINT = "sum decimals: cast the argument before it is summed"
-
-
-def _clock(*calls: str) -> Unstable:
-    return Unstable("clock", "is another time in each refresh", NOW_HINT, calls=calls)
-
-
-def _session(*calls: str) -> Unstable:
-    words = "is another value where somebody else runs the refresh"
-    return Unstable("session", words, "write the value itself", calls=calls)
-
-
-def _any_row(*calls: str) -> Unstable:
-    hint = "say which: max_by(value, order) with a unique order, or min or max"
-    words = "takes whichever row comes, and rows come in any order"
-    return Unstable("order", words, hint, "constant in its group", calls)
-
-
-def _list(cleared: Cleared, *calls: str) -> Unstable:
-    hint = "sort them: sort_array(collect_list(…))"
-    return Unstable("order", "has its elements in any order", hint, cleared, calls)
-
-
-def _extreme(*calls: str) -> Unstable:
-    hint = "order by a struct that ends with the key: max_by(value, struct(order, id))"
-    words = "takes whichever row comes when several have that value"
-    return Unstable("order", words, hint, "a unique order", calls)
-
-
-def _floats(cleared: Cleared, *calls: str) -> Unstable:
-    words = "adds floating-point numbers, whose sum depends on the order of rows"
-    return Unstable("float", words, SUM_HINT, cleared, calls)
-
-
-_MOMENTS: Mapping[str, tuple[str, ...]] = {
-    "Corr": ("corr",), "CovPopulation": ("covar_pop",), "CovSample": ("covar_samp",), "Kurtosis": ("kurtosis",),
-    "Product": ("product",), "RegrAvgX": ("regr_avgx",), "RegrAvgY": ("regr_avgy",),
-    "RegrIntercept": ("regr_intercept",), "RegrR2": ("regr_r2",), "RegrSXX": ("regr_sxx",), "RegrSXY": ("regr_sxy",),
-    "RegrSYY": ("regr_syy",), "RegrSlope": ("regr_slope",), "Skewness": ("skewness",), "StddevPop": ("stddev_pop",),
-    "StddevSamp": ("stddev", "std", "stddev_samp"), "VariancePop": ("var_pop",),
-    "VarianceSamp": ("variance", "var_samp"),
-}  # fmt: skip
-"""Always of doubles."""
-UNSTABLE: Mapping[str, Unstable] = {
-    "CurrentDate": _clock("current_date", "curdate"),
-    "CurrentTime": _clock("current_time"),
-    "CurrentTimestamp": _clock("current_timestamp", "now", "unix_timestamp"),
-    "LocalTimestamp": _clock("localtimestamp"),
-    "Now": _clock("now"),
-    "CurrentCatalog": _session("current_catalog"),
-    "CurrentDatabase": _session("current_database", "current_schema"),
-    "CurrentUser": _session("current_user", "session_user", "user"),
-    "AesEncrypt": Unstable(
-        "order", "begins with random bytes unless it is given an iv: not proved, so computed in full",
-        "say trust=True when it is given one", calls=("aes_encrypt",),
-    ),
-    "First": _any_row("first", "first_value"),
-    "Last": _any_row("last", "last_value"),
-    "AnyValue": _any_row("any_value"),
-    "CollectList": _list("sorted", "collect_list", "array_agg"),
-    "CollectSet": _list("sorted", "collect_set"),
-    "ListAgg": _list("its own order", "listagg", "string_agg"),
-    "Mode": Unstable(
+_CLOCK = Unstable(
+    "clock", "is another time in each refresh",
+    "give the function a parameter named now: it is the commit time of the position",
+)  # fmt: skip
+TIME_TEXT = replace(_CLOCK, calls=(
+    "cast", "astype", "date", "timestamp", "to_date", "to_timestamp", "try_cast", "try_to_date", "try_to_timestamp",
+))  # fmt: skip
+RANDOM = Unstable(
+    "random", "gives another value in each refresh",
+    "compute it of the row's values, for example with sha2 or xxhash64",
+)  # fmt: skip
+BY_PLACE = Unstable(
+    "order", "in which rows may be equal and then come in any order",
+    "end its orderBy with a column that is unique in the partition, such as the table's key", "a unique order",
+)  # fmt: skip
+UNKNOWN_AGGREGATE = Unstable(
+    "order", "may depend on the order of rows: not proved, so computed in full",
+    "use exact aggregates: count, sum, min, max, percentile, sort_array(collect_list(…))",
+)  # fmt: skip
+_SUM = Unstable(
+    "float", "adds floating-point numbers, whose sum depends on the order of rows",
+    "sum decimals (cast the argument)", "tolerance",
+)  # fmt: skip
+_ROWS: Sequence[tuple[Unstable, Mapping[str, tuple[str, ...]]]] = (
+    (_CLOCK, {
+        "CurrentDate": ("current_date", "curdate"),
+        "CurrentTime": ("current_time",),
+        "CurrentTimestamp": ("current_timestamp", "now", "unix_timestamp"),
+        "LocalTimestamp": ("localtimestamp",),
+        "Now": ("now",),
+    }),
+    (Unstable("session", "is another value where somebody else runs the refresh", "write the value itself"), {
+        "CurrentCatalog": ("current_catalog",),
+        "CurrentDatabase": ("current_database", "current_schema"),
+        "CurrentUser": ("current_user", "session_user", "user"),
+    }),
+    (Unstable(
+        "order", "takes whichever row comes, and rows come in any order",
+        "say which: max_by(value, order) with a unique order, or min or max", "constant in its group",
+    ), {"AnyValue": ("any_value",), "First": ("first", "first_value"), "Last": ("last", "last_value")}),
+    (Unstable(
+        "order", "has its elements in any order", "sort them: sort_array(collect_list(…))", "sorted",
+    ), {"CollectList": ("collect_list", "array_agg"), "CollectSet": ("collect_set",)}),
+    (Unstable(
+        "order", "takes whichever row comes when several have that value",
+        "order by a struct that ends with the key: max_by(value, struct(order, id))", "a unique order",
+    ), {"MaxBy": ("max_by",), "MaxMinByK": ("max_by", "min_by"), "MinBy": ("min_by",)}),
+    (Unstable(
         "order", "takes whichever of several values that are equally frequent",
-        "say which: mode(…, True), or mode() WITHIN GROUP (ORDER BY …)", "its own order", ("mode",),
-    ),
-    "MaxBy": _extreme("max_by"), "MinBy": _extreme("min_by"), "MaxMinByK": _extreme("max_by", "min_by"),
-    "ApproximatePercentile": Unstable(
-        "order", "is estimated, another way for each order in which rows come",
-        "compute it exactly: percentile(…)", calls=("percentile_approx", "approx_percentile"),
-    ),
-    "Sum": _floats("exact numbers", "sum"), "Average": _floats("exact numbers", "avg", "mean"),
-    **{kind: _floats("never", *calls) for kind, calls in _MOMENTS.items()},
-}  # fmt: skip
-"""By Spark's class."""
+        "say which: mode(…, True), or mode() WITHIN GROUP (ORDER BY …)", "a unique order",
+    ), {"Mode": ("mode",)}),
+    (replace(_SUM, cleared="exact numbers"), {"Average": ("avg", "mean"), "Sum": ("sum",)}),
+    (_SUM, {  # always of doubles
+        "Corr": ("corr",), "CovPopulation": ("covar_pop",), "CovSample": ("covar_samp",),
+        "StddevPop": ("stddev_pop",), "StddevSamp": ("stddev", "std", "stddev_samp"), "VariancePop": ("var_pop",),
+        "VarianceSamp": ("variance", "var_samp"),
+    }),
+    (UNKNOWN_AGGREGATE, {
+        "ApproximatePercentile": ("percentile_approx", "approx_percentile"), "ListAgg": ("listagg", "string_agg"),
+    }),
+    (Unstable(
+        "order", "holds different texts to be equal: not proved, so computed in full", "compare lower(…) instead",
+    ), {"Collate": ("collate",)}),
+    (Unstable(
+        "order", "begins with random bytes unless it is given an iv: not proved, so computed in full",
+        "encrypt what is read from the result; a hash (sha2) is the same each time",
+    ), {"AesEncrypt": ("aes_encrypt",)}),
+    (Unstable("random", "takes other rows in each refresh", "choose rows by a condition on their values"), {
+        "Sample": ("sample", "sampleBy", "randomSplit"),
+    }),
+    (Unstable(
+        "order", "takes whichever rows come first, and rows come in any order",
+        "order by columns that end with a unique one before it", "a unique order",
+    ), dict.fromkeys(("GlobalLimit", "Offset", "Tail"), ("limit", "offset", "tail"))),
+    (Unstable(
+        "order", "keeps whichever row comes first, and rows come in any order",
+        "say which: row_number() over a window with a unique order, or max_by", "a unique order",
+    ), {"Deduplicate": ("dropDuplicates", "drop_duplicates")}),
+)  # fmt: skip
+UNSTABLE: Mapping[str, Unstable] = {
+    kind: replace(known, calls=calls) for known, kinds in _ROWS for kind, calls in kinds.items()
+}
+"""By Spark's class of the function or operator."""
 PLACED = frozenset({
-    "AnyValue", "CollectList", "CollectSet", "First", "Lag", "Last", "Lead", "ListAgg", "NTile", "NthValue",
-    "RowNumber",
+    "AnyValue", "CollectList", "CollectSet", "First", "Lag", "Last", "Lead", "NTile", "NthValue", "RowNumber",
 })  # fmt: skip
 """What goes by the place of rows in a window, and is cleared by an order in which no two of a partition are equal."""
 SORTING = frozenset({
@@ -124,13 +127,7 @@ EXACT = frozenset({
 """Aggregates that give the same for any order of rows."""
 
 
-def name_of(kind: str) -> str:
-    """What a source calls the function that Spark's class is."""
-    known = UNSTABLE.get(kind)
-    return known.calls[0] if known else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
-
-
 def calls_of(kind: str) -> tuple[str, ...]:
-    """All names by which a source calls it."""
+    """What a source calls the function that Spark's class is, the usual name first."""
     known = UNSTABLE.get(kind)
-    return known.calls if known else (name_of(kind),)
+    return known.calls if known else (re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower(),)
