@@ -129,11 +129,11 @@ def run(
     Raises AlreadyRunning when another process refreshes one of the projections already, Fenced when it took over all
     the same, TransientError when spark-submit went away, and UsageError for unknown names.
     """
-    chosen = [ctx.projection(name) for name in names or ctx.projections]
+    selected = [ctx.projection(name) for name in names or ctx.projections]
     poll = ctx.settings.projections.poll_seconds
-    schedule = Schedule({each.name: each.freshness_seconds for each in chosen}, poll)
+    schedule = Schedule({each.name: each.freshness_seconds for each in selected}, poll)
     news = _News(report)
-    with refresh_lease(ctx, [each.name for each in chosen]):
+    with refresh_lease(ctx, [each.name for each in selected]):
         while not stop.is_set():
             require_submitter()
             head = ctx.store.head()

@@ -79,16 +79,16 @@ class Renderer:
         """The texts of values, given with the oids of their types. Raises Unrenderable, TransientError."""
         self._learn({oid for oid, _ in values} - self._bases.keys())
         found: list[bytes] = [b""] * len(values)
-        asked: list[int] = []
+        missing: list[int] = []
         for place, (oid, data) in enumerate(values):
             base = self._bases.get(oid)
             if base is None:
                 raise Unrenderable(place, f"its type (oid {oid}) was dropped since")
             if base.plain is None:
-                asked.append(place)
+                missing.append(place)
             else:
                 found[place] = base.plain(data)
-        for places in _batches(asked, values):
+        for places in _batches(missing, values):
             for place, text in zip(places, self._ask(places, values), strict=True):
                 found[place] = text
         return found

@@ -102,7 +102,7 @@ def verify_source(
     task = Task.of(store, name, settings)
     address = task.address
     source = require_source(store, name)
-    chosen = _selected_topics(store, name, topics)
+    selected = _selected_topics(store, name, topics)
     waits_until = time.monotonic() + timeout
     with connect(address, "tailrace verify") as control, store.pinned(f"verify --source {name}"):
         check_system(control, source, address)
@@ -116,9 +116,9 @@ def verify_source(
                     # Before any lock: who truncates a table would wait as long, and its readers behind that.
                     _wait_for(task, control, exported.consistent_point, waits_until, timeout)
                     publication = read_publication(snapshot, source.publication, address)
-                    tables = _lock(task, snapshot, Topics.read(store, name), chosen, publication)
+                    tables = _lock(task, snapshot, Topics.read(store, name), selected, publication)
                     verification = _Verification(task, snapshot, exported.consistent_point)
-                    return verification.run(chosen, tables, report)
+                    return verification.run(selected, tables, report)
             except TableChanged:  # between the snapshot and our locks: again, with a new one
                 if time.monotonic() > waits_until:
                     raise
@@ -142,12 +142,12 @@ def _lock(
     task: Task,
     snapshot: Connection[Row],
     topics: Topics,
-    chosen: Sequence[TopicId],
+    selected: Sequence[TopicId],
     publication: Publication | None,
 ) -> dict[int, Table]:
     """The source's tables by oid (that of domain events by 0), locked against DDL until the comparison is over."""
-    wanted = {topics.relid(topic) for topic in chosen if topic in topics.tables}
-    if any(topic not in topics.tables for topic in chosen):
+    wanted = {topics.relid(topic) for topic in selected if topic in topics.tables}
+    if any(topic not in topics.tables for topic in selected):
         wanted |= {table.relid for table in read_tables(snapshot, task.address) if is_events(table)}
     locked = lock_tables(snapshot, task.address, sorted(wanted), publication, waiting=lock_wait(task))
     return {0 if is_events(table) else table.relid: table for table in locked}

@@ -69,27 +69,27 @@ class _LogVerification:
             self._blobs()
         with self._log.catalog.read() as connection:
             seen = catalog_snapshot.take(connection)
-        chosen = self._selected_topics(seen.topics)
+        selected = self._selected_topics(seen.topics)
         self._report("the catalog")
-        for topic in chosen:
+        for topic in selected:
             self._findings += check_catalog.tiles(topic, seen.epoch)
             self._findings += check_catalog.lineage(topic)
         if not self._topics:
             self._check_log(seen, listed)
-        self._contents(seen, chosen)
+        self._contents(seen, selected)
         elsewhere = (
-            [each for topic in chosen for each in self._archive_findings(topic)] if self._archives else []
+            [each for topic in selected for each in self._archive_findings(topic)] if self._archives else []
         )
         return VerificationResult(
             log_id=self._log.log_id,
             epoch=seen.epoch,
             hash=seen.hash,
-            topics=len(chosen),
+            topics=len(selected),
             files=self._files,
             bytes=self._bytes,
             unregistered=self._unregistered,
             quick=self._quick,
-            redactions=sum(row.topic_id in {topic.id for topic in chosen} for row in seen.redactions),
+            redactions=sum(row.topic_id in {topic.id for topic in selected} for row in seen.redactions),
             findings=(*self._drop_removed(self._findings), *elsewhere),
         )
 
@@ -150,11 +150,11 @@ class _LogVerification:
                 detail = "the catalog does not name it, and its name is not one that Tailrace gives"
                 self._findings.append(Finding(LogProblem.FOREIGN, path, detail))
 
-    def _contents(self, seen: CatalogSnapshot, chosen: Sequence[Topic]) -> None:
+    def _contents(self, seen: CatalogSnapshot, selected: Sequence[Topic]) -> None:
         others = [] if self._topics else seen.others
         epochs = [] if self._topics else seen.epoch_files
-        total = sum(len(topic.segments) for topic in chosen) + len(epochs) + len(others)
-        for topic in chosen:
+        total = sum(len(topic.segments) for topic in selected) + len(epochs) + len(others)
+        for topic in selected:
             for row in topic.segments:
                 if self._check_file(NamedPath(row.path, row.checksum, row.bytes), total):
                     memory = self._log.settings.upkeep.memory_bytes
@@ -167,7 +167,7 @@ class _LogVerification:
                 found, brought = check_files.epoch_file(self._log.storage, row)
                 self._findings += found
                 rows += brought
-        held = sum(sum(topic.ends) for topic in chosen)
+        held = sum(sum(topic.ends) for topic in selected)
         if not self._topics and not self._quick and not self._findings and rows != held:
             detail = f"the epochs brought {rows} rows, the topics hold {held}"
             self._findings.append(Finding(LogProblem.CHANGED, "the log", detail))

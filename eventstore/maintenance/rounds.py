@@ -154,12 +154,12 @@ def maintain(
     return done
 
 
-def _collect(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
+def _collect(made: Iterable[_T], report: Callable[[list[_T]], None]) -> list[_T]:
     """Collect what is made, and report each piece as it comes."""
     done: list[_T] = []
     for each in made:
         done.append(each)
-        tell(done)
+        report(done)
     return done
 
 

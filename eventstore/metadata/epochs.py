@@ -127,7 +127,7 @@ class EpochFilter:
 
     def columns(self) -> list[str]:
         """What ``mask`` looks at."""
-        asked = {
+        compared = {
             "source": self.source is not None,
             "incarnation": self.incarnation is not None or self.later_incarnation_than is not None,
             "last_lsn": self.reaches_lsn is not None,
@@ -135,7 +135,7 @@ class EpochFilter:
             "commit_ts": self.dated,
             "topics": self.topics is not None,
         }
-        return ["epoch", *(name for name, needed in asked.items() if needed)]
+        return ["epoch", *(name for name, needed in compared.items() if needed)]
 
     def may_be_in(self, span: Span) -> bool:
         return (

@@ -95,9 +95,9 @@ class RunRecords:
     def add_failure(self, record: RunRecord) -> None:
         """As ``add``; one that is the newest record again is counted there, so that what is tried for days does
         not push everything else out. Each try at a build may have a generation of its own."""
-        newest = next(iter(self.latest(record.projection, limit=1)), None)
+        latest = next(iter(self.latest(record.projection, limit=1)), None)
         same = ["kind", "status", "reason", *(["generation"] if record.kind != "build" else [])]
-        if newest is None or any(getattr(newest, name) != getattr(record, name) for name in same):
+        if latest is None or any(getattr(latest, name) != getattr(record, name) for name in same):
             self.add(record)
             return
         table = tables.runs

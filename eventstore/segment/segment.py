@@ -238,9 +238,9 @@ def _read_file(
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
         if needed is not None:  # in the file's order: a set has another one in every process
-            unsaid = _silent_columns(file.metadata, groups, hints.silent)
+            silent = _silent_columns(file.metadata, groups, hints.silent)
             names = sorted(
-                (name for name in needed - unsaid if name.partition(".")[0] in held),
+                (name for name in needed - silent if name.partition(".")[0] in held),
                 key=lambda name: (held[name.partition(".")[0]], name),
             )
         if hints.coded and groups:
@@ -260,7 +260,7 @@ def _read_file(
 
 def _silent_columns(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[str, str]) -> set[str]:
     """The keys of ``silent`` that are mapped to columns without a value in the row groups, as statistics say."""
-    speaking = set()
+    with_values = set()
     for group in groups:
         row_group = metadata.row_group(group)
         for at in range(row_group.num_columns):
@@ -269,8 +269,8 @@ def _silent_columns(metadata: pq.FileMetaData, groups: Sequence[int], silent: Ma
             if name in silent.values():
                 known = chunk.statistics
                 if known is None or not known.has_null_count or known.null_count < chunk.num_values:
-                    speaking.add(name)
-    return {name for name, said in silent.items() if said not in speaking}
+                    with_values.add(name)
+    return {name for name, said in silent.items() if said not in with_values}
 
 
 def _groups_of(

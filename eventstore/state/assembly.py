@@ -61,7 +61,7 @@ class MovedCell:
 
 
 def hidden_cells(
-    parts: Sequence[StateRows], newest: LatestRows, layout: Layout
+    parts: Sequence[StateRows], latest: LatestRows, layout: Layout
 ) -> dict[tuple[int, int], CellMove]:
     """Cells hidden behind a key change: (column id, row) -> where."""
     epochs, lsns, ordinals = (
@@ -69,7 +69,7 @@ def hidden_cells(
     )
     columns = {column.id: column for column in layout.columns}
     moves: dict[tuple[int, int], CellMove] = {}
-    for column_id, (rows, _, bases) in newest.sources.items():
+    for column_id, (rows, _, bases) in latest.sources.items():
         for at in np.flatnonzero(bases >= 0).tolist():
             base = int(bases[at])
             moves[column_id, int(rows[at])] = CellMove(
@@ -92,19 +92,19 @@ class _Gather:
 def assemble(
     parts: Sequence[StateRows],
     layout: Layout,
-    newest: LatestRows,
+    latest: LatestRows,
     moves: Mapping[tuple[int, int], CellMove],
     moved: Mapping[CellMove, MovedCell],
 ) -> pa.Table:
     """The state table: one gather per column, in pieces that no column overflows."""
-    rows = _sort_by_key(parts, layout, newest.rows)
+    rows = _sort_by_key(parts, layout, latest.rows)
     total = sum(map(len, parts))
     gathers = []
     for column in layout.columns:
         chosen = rows
         extra: list[MovedCell] = []
-        if column.id in newest.sources:
-            owners, sources, _ = newest.sources[column.id]
+        if column.id in latest.sources:
+            owners, sources, _ = latest.sources[column.id]
             replaced = np.arange(total)
             replaced[owners] = sources
             for owner in owners[sources < 0].tolist():

@@ -144,9 +144,9 @@ class Compactor:
         the cells that only rows of other keys know."""
         if not self._parts:
             return KeptRows(_NONE, _NONE, _NONE), []
-        newest = latest_rows(self._parts, self._layout, later=self._later)
-        moves = hidden_cells(self._parts, newest, self._layout)
-        needed = newest.required_rows()
+        latest = latest_rows(self._parts, self._layout, later=self._later)
+        moves = hidden_cells(self._parts, latest, self._layout)
+        needed = latest.required_rows()
         kept = KeptRows(
             np.concatenate([part.hashes for part in self._parts])[needed],
             np.concatenate([part.epochs for part in self._parts])[needed],
@@ -158,16 +158,16 @@ class Compactor:
         """The state. Nothing may be added afterwards."""
         if not self._parts:
             return state_schema(self._layout).empty_table()
-        newest = latest_rows(self._parts, self._layout)
-        needed = newest.required_rows()
+        latest = latest_rows(self._parts, self._layout)
+        needed = latest.required_rows()
         if not len(needed):
             return state_schema(self._layout).empty_table()
         self._keep(needed)
         parts, self._parts = self._parts, []  # who still holds this object holds no rows
-        newest = newest.renumber(needed)
-        moves = hidden_cells(parts, newest, self._layout)
+        latest = latest.renumber(needed)
+        moves = hidden_cells(parts, latest, self._layout)
         found = resolve_moved(sorted(set(moves.values()), key=_position)) if moves and resolve_moved else {}
-        return assemble(parts, self._layout, newest, moves, found)
+        return assemble(parts, self._layout, latest, moves, found)
 
 
 def _position(move: CellMove) -> tuple[int, int, int, int]:

@@ -139,10 +139,10 @@ def group_by_key(parts: Sequence[StateRows], layout: Layout, start: int = 0) -> 
     raw = any(not part.raw.empty for part in parts)
     for at in range(layout.keys):
         same &= _same_as_next(_key_cells(parts, at).slice(start), rows, nulls_are_equal=not raw)
-    doubtful = np.append(False, ~first[1:] & ~same)
-    if not doubtful.any():
+    uncertain = np.append(False, ~first[1:] & ~same)
+    if not uncertain.any():
         return ByKey(rows, first)
-    return _group_exactly(parts, layout, start, ByKey(rows, first), doubtful, sorted_hashes)
+    return _group_exactly(parts, layout, start, ByKey(rows, first), uncertain, sorted_hashes)
 
 
 def _key_cells(parts: Sequence[StateRows], at: int) -> pa.Array:
@@ -171,13 +171,13 @@ def _same_as_next(cells: pa.Array, rows: Ints, *, nulls_are_equal: bool) -> Mask
 
 
 def _group_exactly(
-    parts: Sequence[StateRows], layout: Layout, start: int, found: ByKey, doubtful: Mask, sorted_hashes: Ints
+    parts: Sequence[StateRows], layout: Layout, start: int, found: ByKey, uncertain: Mask, sorted_hashes: Ints
 ) -> ByKey:
     """The same, where the keys themselves decide in groups that hold a doubtful row: hashes agree in the bits that were
     sorted, or altogether, or a key cell is only in ``_raw``."""
     group = np.cumsum(found.first) - 1
     suspected = np.zeros(int(group[-1]) + 1, np.bool_)
-    suspected[group[doubtful]] = True
+    suspected[group[uncertain]] = True
     places = np.flatnonzero(suspected[group])
     members = found.rows[places]
     keys = exact_keys(parts, layout, members + start)

@@ -151,16 +151,16 @@ def _mixed_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadP
     current = wanted.partitioning.current
 
     def read(partition: int) -> Iterator[StateRows]:
-        chosen = wanted.partitioning.partitions_with_keys_of(current.first + partition)
-        emptied = _last_truncate(storage, wanted)
+        partitions = wanted.partitioning.partitions_with_keys_of(current.first + partition)
+        truncate = _last_truncate(storage, wanted)
         for ref in wanted.refs:
-            if all(piece.partition not in chosen for piece in ref.ranges):
+            if all(piece.partition not in partitions for piece in ref.ranges):
                 continue
             version = wanted.versions[ref.version]
             names = [*layout.required_columns(version), "_offset", "_epoch"]
-            table = read_segment(storage, ref, columns=names, partitions=chosen)
+            table = read_segment(storage, ref, columns=names, partitions=partitions)
             mine = keys.partitions_of(table["_hash"].combine_chunks(), current.count) == partition
-            yield from conform(_rows_after_truncate(table.filter(pa.array(mine)), emptied), version, layout)
+            yield from conform(_rows_after_truncate(table.filter(pa.array(mine)), truncate), version, layout)
 
     return read
 
@@ -181,14 +181,14 @@ def _last_truncate(storage: Storage, wanted: StateInput) -> Place | None:
     return max(places, default=None)
 
 
-def _rows_after_truncate(table: pa.Table, emptied: Place | None) -> pa.Table:
-    """Rows without truncates, and without what lies before the place ``emptied``."""
+def _rows_after_truncate(table: pa.Table, truncate: Place | None) -> pa.Table:
+    """Rows without truncates, and without what lies before the place ``truncate``."""
     keep = pc.not_equal(table["_op"], "t")
-    if emptied is not None:
+    if truncate is not None:
         epoch, lsn, ordinal = (table[name] for name in _PLACE)
-        counts = pc.greater_equal(ordinal, emptied[2])
-        counts = pc.or_(pc.greater(lsn, emptied[1]), pc.and_(pc.equal(lsn, emptied[1]), counts))
-        counts = pc.or_(pc.greater(epoch, emptied[0]), pc.and_(pc.equal(epoch, emptied[0]), counts))
+        counts = pc.greater_equal(ordinal, truncate[2])
+        counts = pc.or_(pc.greater(lsn, truncate[1]), pc.and_(pc.equal(lsn, truncate[1]), counts))
+        counts = pc.or_(pc.greater(epoch, truncate[0]), pc.and_(pc.equal(epoch, truncate[0]), counts))
         keep = pc.and_(keep, counts)
     return table.filter(keep)
 

@@ -26,7 +26,7 @@ class Cursor:
         log: Log,
         slot: Slot,
         start: StartPosition,
-        chosen: Filter,
+        row_filter: Filter,
         *,
         batch_rows: int = BATCH_ROWS,
         drop_beyond: int | None = None,
@@ -34,15 +34,15 @@ class Cursor:
         self.slot = slot
         self.position = start
         self._log = log
-        self._filter = chosen
+        self._filter = row_filter
         self._batch_rows = batch_rows
         self._drop_beyond = drop_beyond
         self._rows: Iterator[pa.RecordBatch] | None = None
         self._rest: pa.Table | None = None
         self._can_hold_keys = True
-        self._reached_since = chosen.since is None
-        if chosen.key_hashes is not None:
-            wanted = chosen.partitions(log.topic(slot.topic).partitioning)
+        self._reached_since = row_filter.since is None
+        if row_filter.key_hashes is not None:
+            wanted = row_filter.partitions(log.topic(slot.topic).partitioning)
             self._can_hold_keys = slot.partition in (wanted or ())
 
     def move(self, start: StartPosition) -> None:

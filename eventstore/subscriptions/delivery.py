@@ -144,9 +144,9 @@ class Delivery:
     def replay(self, stop: threading.Event) -> None:
         """Give parked events again whose replay was requested, of this member's keys, each key's oldest first."""
         database = self._owner.database
-        asked = dead_letters.parked_events(database, self._owner.group_name, replay=True)
+        requested = dead_letters.parked_events(database, self._owner.group_name, replay=True)
         keys: dict[tuple[Slot, int], list[ParkedEvent]] = {}
-        for each in asked:
+        for each in requested:
             ours = self._owner.answers_for(each.slot, each.key_hash)
             if ours is not None:
                 keys.setdefault((ours, each.key_hash), []).append(each)

@@ -152,12 +152,14 @@ class Group(GroupPartitions):
                 f"group {self.name!r} has members: {', '.join(self.members())}",
                 hint="stop them first; --force takes their partitions from them",
             )
-        chosen = [topic for topic in self.topics() if topics is None or matches(topic, topics)]
-        if not chosen:
+        reset_topics = [topic for topic in self.topics() if topics is None or matches(topic, topics)]
+        if not reset_topics:
             raise UsageError("no topic of the group matches", hint=f"it reads {', '.join(self.patterns)}")
         offsets = offsets_in(to)
         wanted = (
-            self._positions_at(chosen, to) if offsets is None else self._positions_at_offsets(chosen, offsets)
+            self._positions_at(reset_topics, to)
+            if offsets is None
+            else self._positions_at_offsets(reset_topics, offsets)
         )
         starts = self.starts()
         with self.database.write() as connection:

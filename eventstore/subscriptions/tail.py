@@ -95,7 +95,7 @@ def tail(
     patterns: Sequence[str],
     start: AsOf,
     until: AsOf | None,
-    chosen: Filter,
+    row_filter: Filter,
     timeout: float | None,
 ) -> Iterator[FollowedRows]:
     """``Store.tail``."""
@@ -105,22 +105,22 @@ def tail(
     end = log.cut(until)
     if begin.cut is not None and begin.cut.epoch > end.epoch:
         raise UsageError(f"{start} lies behind {until}", hint="the first position comes before the last one")
-    found = merge_topics(log, infos, begin, end, chosen)
+    found = merge_topics(log, infos, begin, end, row_filter)
     if until is not None or timeout == 0:
         return found
     on = TailStart(Cut(end.epoch), begin.offsets)
-    return itertools.chain(found, _follow(log, patterns, on, end.epoch, chosen, timeout))
+    return itertools.chain(found, _follow(log, patterns, on, end.epoch, row_filter, timeout))
 
 
 def _follow(
-    log: Log, patterns: Sequence[str], begin: TailStart, done: int, chosen: Filter, timeout: float | None
+    log: Log, patterns: Sequence[str], begin: TailStart, done: int, row_filter: Filter, timeout: float | None
 ) -> Iterator[FollowedRows]:
     for info in log.follow(after_epoch=done, timeout=timeout):
         if info.epoch <= done:
             continue
         head = log.head()
         assert head is not None
-        yield from merge_topics(log, matching_topics(log, patterns), begin, Cut(head.epoch), chosen)
+        yield from merge_topics(log, matching_topics(log, patterns), begin, Cut(head.epoch), row_filter)
         done = head.epoch
         begin = replace(begin, cut=Cut(done))
 
@@ -144,18 +144,18 @@ def _begin(log: Log, infos: Sequence[TopicInfo], start: AsOf) -> TailStart:
 
 
 def read_between(
-    log: Log, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter
+    log: Log, infos: Sequence[TopicInfo], after: int, end: Cut, row_filter: Filter
 ) -> Iterator[FollowedRows]:
     """What there still is of these topics in the epochs behind ``after`` (0: and what came first) up to a cut."""
     begin = TailStart(Cut(after), lenient=True) if after else TailStart()
-    return merge_topics(log, infos, begin, end, chosen)
+    return merge_topics(log, infos, begin, end, row_filter)
 
 
 def merge_topics(
-    log: Log, infos: Sequence[TopicInfo], begin: TailStart, end: Cut, chosen: Filter
+    log: Log, infos: Sequence[TopicInfo], begin: TailStart, end: Cut, row_filter: Filter
 ) -> Iterator[FollowedRows]:
     """What lies between, of these topics, epoch by epoch. Raises HistoryGone when retention removed some of it."""
-    streams = [_topic_rows(log, info, begin, end, chosen) for info in infos]
+    streams = [_topic_rows(log, info, begin, end, row_filter) for info in infos]
     held: FollowedRows | None = None
     for each in heapq.merge(*streams, key=lambda each: each.epoch):
         if held is not None:
@@ -166,9 +166,9 @@ def merge_topics(
 
 
 def _topic_rows(
-    log: Log, info: TopicInfo, begin: TailStart, end: Cut, chosen: Filter
+    log: Log, info: TopicInfo, begin: TailStart, end: Cut, row_filter: Filter
 ) -> Iterator[FollowedRows]:
-    first, start = chosen.first_epoch(log, info.id), log.log_start(info.id).epoch
+    first, start = row_filter.first_epoch(log, info.id), log.log_start(info.id).epoch
     if first is None:
         return
     after = begin.start_epoch(info.id, start)
@@ -178,10 +178,14 @@ def _topic_rows(
         return
     offsets = {partition: (offset, _BEHIND_ALL) for partition, offset in begin.offsets.items()}
     batches = log.read(
-        info.id, after_epoch=after, cut=end, partitions=chosen.partitions(info.partitioning), offsets=offsets or None
-    )  # fmt: skip
+        info.id,
+        after_epoch=after,
+        cut=end,
+        partitions=row_filter.partitions(info.partitioning),
+        offsets=offsets or None,
+    )
     for batch in batches:
-        rows = chosen.apply(begin.apply(info.id, pa.Table.from_batches([batch])))
+        rows = row_filter.apply(begin.apply(info.id, pa.Table.from_batches([batch])))
         for piece in _split_by_epoch(rows, start):
             yield FollowedRows(info.id, piece, max(piece["_epoch"][-1].as_py(), start))
 

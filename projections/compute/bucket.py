@@ -76,14 +76,14 @@ class Placement:
     def add_hashes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Spark task: add ``_hash`` and ``_bucket`` to each row."""
         for every in batches:
-            batch, hashes = self.chosen(every)
+            batch, hashes = self.select(every)
             buckets = keys.buckets_of(hashes, self.partitions, self.split)
             batch = batch.append_column(HASH, hashes).append_column(BUCKET, pa.array(buckets))
             if self.without:
                 batch = batch.filter(pa.array(~np.isin(buckets, sorted(self.without))))
             yield batch
 
-    def chosen(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
+    def select(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
         """The rows that belong to the choice, and the hashes of their keys."""
         hashes = self.hashes(batch)
         if self.choice is None:

@@ -330,13 +330,13 @@ def fold_overlays(
     if files.outgrown:
         whole = read_result(storage, files, schema, key) if result is None else result
         return BucketFiles(write_run(storage, f"{stem}.run.parquet", files.bucket, whole))
-    newest = files.overlays_to_fold
-    if not newest:
+    overlays = files.overlays_to_fold
+    if not overlays:
         return files
-    upserts, deletes = read_overlay(storage, newest, schema, key)
+    upserts, deletes = read_overlay(storage, overlays, schema, key)
     # A delete stays: the row that it deletes may be in the run.
     merged = _write_overlay(storage, f"{stem}.delta.parquet", files.bucket, upserts, deletes)
-    return BucketFiles(files.run, (*files.overlays[: -len(newest)], merged))
+    return BucketFiles(files.run, (*files.overlays[: -len(overlays)], merged))
 
 
 def read_run(

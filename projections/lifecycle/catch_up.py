@@ -46,11 +46,11 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     Errors are in the outcomes; a projection that another process refreshes is ``waiting``. Raises Fenced when another
     process went on with the same generation all the same, UsageError for unknown names.
     """
-    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[RefreshOutcome] = []
-    for done, name in enumerate(refresh_order(ctx.projections, chosen)):
-        ctx.report("refreshing", done, len(chosen), "projections")
+    for done, name in enumerate(refresh_order(ctx.projections, selected)):
+        ctx.report("refreshing", done, len(selected), "projections")
         try:
             with refresh_lease(ctx, [name]):
                 outcomes += refresh_under_lease(ctx, name, cut)

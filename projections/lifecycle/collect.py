@@ -50,13 +50,13 @@ def gc(
     *,
     keep: int = 1,
     number: int | None = None,
-    tell: Callable[[DroppedGeneration], None] = lambda gone: None,
+    report: Callable[[DroppedGeneration], None] = lambda gone: None,
 ) -> list[DroppedGeneration]:
     """Drop generations of a projection that nobody needs, and files of drivers that died.
 
     Dropped are failed builds, builds that were cut off more than a day after they began, and retired generations except
     ``keep`` of them; the one to roll back to is kept first. ``number`` drops that generation instead (a pinned one,
-    say), even if its sink does not exist any more: what that holds of it stays. ``tell`` is called with each as it is
+    say), even if its sink does not exist any more: what that holds of it stays. ``report`` is called with each as it is
     dropped. One that cannot be dropped does not stop the others; its error is raised last.
 
     Raises UsageError for a live generation, one that is being built and an unknown name, and what the sink raises.
@@ -77,7 +77,7 @@ def gc(
             continue
         dropped += gone
         for each in gone:
-            tell(each)
+            report(each)
     _collect_files(ctx, name)
     if hindered is not None:
         raise hindered

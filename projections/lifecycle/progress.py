@@ -83,26 +83,26 @@ def ask_sink(ctx: ProjectionContext, live: Generation) -> SinkAnswer:
 
 
 def measure_progress(
-    ctx: ProjectionContext, now: datetime, looks: SinkInspection
+    ctx: ProjectionContext, now: datetime, inspect: SinkInspection
 ) -> Iterator[ProjectionProgress]:
     """The progress of every projection with a live generation."""
     head = ctx.store.head()
     if head is None:
         return
     found = [live for name in ctx.store.derived.projections() if (live := ctx.live(name)) is not None]
-    seen = looks(ctx, found)
+    seen = inspect(ctx, found)
     for live in found:
         yield _progress_of(ctx, live, head, now, seen[live.projection])
 
 
 def _progress_of(
-    ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, look: SinkAnswer
+    ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, answer: SinkAnswer
 ) -> ProjectionProgress:
     name = live.projection
     last = ctx.store.steps.last(name, live.number)
     rungs = [_rung(ctx.store, "derived", live, last.to_epoch if last else 0, head, now)]
-    if look.epoch is not None:
-        rungs.append(_rung(ctx.store, "sink", live, look.epoch, head, now))
+    if answer.epoch is not None:
+        rungs.append(_rung(ctx.store, "sink", live, answer.epoch, head, now))
     verified = ctx.store.run_records.latest(name, limit=1, kinds=["verify"], but=["failed"])
     return ProjectionProgress(
         projection=name,
@@ -110,10 +110,10 @@ def _progress_of(
         rows=files_of(last).rows if last else 0,
         frozen=live.frozen_at is not None,
         rungs=rungs,
-        problem=look.problem,
+        problem=answer.problem,
         verified=verified[0] if verified and verified[0].generation == live.number else None,
         failing=last_failure(ctx.store, name),
-        unshown=look.unshown,
+        unshown=answer.unshown,
     )
 
 

@@ -252,7 +252,7 @@ def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:
 
 
 def _split_by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
-    chosen, hashes = placement.chosen(batch)
+    chosen, hashes = placement.select(batch)
     buckets = pa.array(keys.buckets_of(hashes, placement.partitions, placement.split))
     table = pa.Table.from_batches([chosen]).add_column(0, HASH, hashes)
     for bucket in buckets.unique().to_pylist():

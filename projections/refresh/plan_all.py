@@ -39,8 +39,8 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
     """What a refresh would do now. Starts no Spark and writes nothing; asks the sinks."""
     planned: list[PlannedRefresh] = []
     cut = ctx.store.cut()
-    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
-    for name in refresh_order(ctx.projections, chosen):
+    selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    for name in refresh_order(ctx.projections, selected):
         projection, live = ctx.projection(name), ctx.live(name)
         decided: Plan
         if live is None:

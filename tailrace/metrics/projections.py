@@ -89,10 +89,10 @@ _OF_RUNGS: Sequence[tuple[str, str, Callable[[Rung], float]]] = (
 )  # fmt: skip
 
 
-def _shown_generations(standing: ProjectionProgress) -> float | None:
-    if standing.problem:
+def _shown_generation(progress: ProjectionProgress) -> float | None:
+    if progress.problem:
         return None
-    return standing.unshown.shown or 0 if standing.unshown else standing.generation.number
+    return progress.unshown.shown or 0 if progress.unshown else progress.generation.number
 
 
 def _differing_rows(verified: RunRecord) -> int:
@@ -100,13 +100,13 @@ def _differing_rows(verified: RunRecord) -> int:
     return max(verified.rows_upserted + verified.rows_deleted, int(verified.status == "different"))
 
 
-_OF_STANDINGS: Sequence[tuple[str, str, Callable[[ProjectionProgress], float | None]]] = (
+_OF_PROGRESS: Sequence[tuple[str, str, Callable[[ProjectionProgress], float | None]]] = (
     ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(not it.problem)),
     ("tailrace_projection_rows", "Rows of the live result.", lambda it: it.rows),
     ("tailrace_projection_generation", "Number of the live generation.", lambda it: it.generation.number),
     (
         "tailrace_projection_shown_generation", "Number of the generation that readers see.",
-        _shown_generations,
+        _shown_generation,
     ),
     (
         "tailrace_projection_generation_created_timestamp_seconds", "When the build of the live generation began.",
@@ -151,7 +151,7 @@ class ProjectionCollector:
     def __init__(self, ctx: ProjectionContext) -> None:
         self._ctx = ctx
         self._counts = _Counts()
-        self._looks = SinkInspector()
+        self._inspector = SinkInspector()
         self._lock = threading.Lock()
 
     def count(self, outcome: RefreshOutcome) -> None:
@@ -165,20 +165,20 @@ class ProjectionCollector:
         head = self._ctx.store.head()
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
         now = datetime.now(UTC)
-        progress = list(measure_progress(self._ctx, now, self._looks))
+        progress = list(measure_progress(self._ctx, now, self._inspector))
         yield _failing_metric([*progress, *unbuilt_projections(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])
-            for standing in progress:
-                for rung in standing.rungs:
-                    by_rung.add_metric([standing.projection, rung.name], of_rung(rung))
+            for each in progress:
+                for rung in each.rungs:
+                    by_rung.add_metric([each.projection, rung.name], of_rung(rung))
             yield by_rung
-        for name, text, value in _OF_STANDINGS:
+        for name, text, value in _OF_PROGRESS:
             gauge = GaugeMetricFamily(name, text, labels=["projection"])
-            for standing in progress:
-                known = value(standing)
+            for each in progress:
+                known = value(each)
                 if known is not None:
-                    gauge.add_metric([standing.projection], known)
+                    gauge.add_metric([each.projection], known)
             yield gauge
         with self._lock:
             counts = copy.deepcopy(self._counts)

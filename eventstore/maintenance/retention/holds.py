@@ -55,7 +55,7 @@ def _groups(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
 
 def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
     generations, derived = tables.generations, tables.derived
-    standing = (
+    latest_step = (
         select(func.max(derived.c.to_epoch))
         .where(
             derived.c.projection == generations.c.projection,
@@ -63,9 +63,9 @@ def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
         )
         .scalar_subquery()
     )
-    query = select(generations.c.projection, generations.c.generation, generations.c.inputs, standing).where(
-        generations.c.state.in_([state.value for state in _FOLLOWING]), generations.c.frozen_at.is_(None)
-    )
+    query = select(
+        generations.c.projection, generations.c.generation, generations.c.inputs, latest_step
+    ).where(generations.c.state.in_([state.value for state in _FOLLOWING]), generations.c.frozen_at.is_(None))
     with log.catalog.read() as connection:
         rows = connection.execute(query).all()
     for projection, generation, inputs, fence in rows:

@@ -85,8 +85,8 @@ class RetentionStep:
 def check_policies(log: Log) -> None:
     """Raises UsageError for a policy that a topic cannot have."""
     for info in log.topics():
-        chosen = retention.setting_of(log.settings.topics, info.id.text)
-        if chosen is not None and chosen.retention.compact and info.kind is not TopicKind.TABLE:
+        settings = retention.setting_of(log.settings.topics, info.id.text)
+        if settings is not None and settings.retention.compact and info.kind is not TopicKind.TABLE:
             raise UsageError(
                 f'retention of {info.id}: "compact" keeps the last row of each key, but {info.kind.value} have no '
                 "state: each one counts",
@@ -100,12 +100,12 @@ def topics(log: Log) -> list[TopicRow]:
         rows = connection.execute(topic_query().order_by(tables.topics.c.id)).all()
     for row in rows:
         info = topic_info(row)
-        chosen = retention.setting_of(log.settings.topics, info.id.text)
-        if chosen is None or chosen.retention.keeps_all:
+        settings = retention.setting_of(log.settings.topics, info.id.text)
+        if settings is None or settings.retention.keeps_all:
             continue
-        if chosen.retention.compact and info.kind is not TopicKind.TABLE:
+        if settings.retention.compact and info.kind is not TopicKind.TABLE:
             continue  # ``check`` says so
-        found.append((info, row.id, chosen))
+        found.append((info, row.id, settings))
     return found
 
 

@@ -83,12 +83,12 @@ def _make(log: Log, due: DueRun, term: int, workers: Workers | None) -> Compacti
 def _swap(connection: Connection, due: DueRun, run: list[Part]) -> None:
     runs, offsets = tables.state_runs, tables.topic_offsets
     inspections = due.earlier_inspections if run else (*due.earlier_inspections, due.epoch)
-    looked = connection.execute(
+    recorded = connection.execute(
         update(offsets)
         .where(offsets.c.topic_id == due.topic_id, offsets.c.start_epoch == due.start.epoch)
         .values(looks=json.dumps(inspections))
     )
-    if looked.rowcount != 1:
+    if recorded.rowcount != 1:
         raise Fenced(
             f"rows of {due.info.id} were removed while its state run was written; nothing was changed",
             hint="the next round makes it",

@@ -140,10 +140,10 @@ def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int
             segments.c.topic_id == topic_id, segments.c.last_epoch <= sealed
         )
     )
-    looks = connection.scalar(select(offsets.c.looks).where(offsets.c.topic_id == topic_id))
+    inspections = connection.scalar(select(offsets.c.looks).where(offsets.c.topic_id == topic_id))
     return Holdings(
         start=log_start.read(connection, topic_id),
-        inspections=tuple(json.loads(looks or "[]")),
+        inspections=tuple(json.loads(inspections or "[]")),
         files=[SealedFile(row.last_epoch, row.rows, row.bytes) for row in files],
         runs=runs_of(connection, topic, topic_id),
     )

@@ -158,10 +158,10 @@ def write_run(
         for number in range(count)
     ]
     written = list(workers.write(shares))
-    leaning = [at for at, share in enumerate(shares) if _requested_offsets(share, written)]
-    if leaning:  # keys changed from one share's partitions to another's: those are done once more
-        again = [replace(shares[at], more=_requested_offsets(shares[at], written)) for at in leaning]
-        for at, found in zip(leaning, workers.write(again), strict=True):
+    incomplete = [at for at, share in enumerate(shares) if _requested_offsets(share, written)]
+    if incomplete:  # keys changed from one share's partitions to another's: those are done once more
+        again = [replace(shares[at], more=_requested_offsets(shares[at], written)) for at in incomplete]
+        for at, found in zip(incomplete, workers.write(again), strict=True):
             discard(log.storage, written[at].parts)
             written[at] = found
     return [part for each in written for part in each.parts]
@@ -178,12 +178,12 @@ def _restrict_to_new(wanted: StateInput, after: int) -> StateInput:
 
 
 def _requested_offsets(share: Share, written: Sequence[WrittenShare]) -> dict[int, Ints]:
-    asked: dict[int, Ints] = {}
+    requested: dict[int, Ints] = {}
     for each in written:
         for partition, offsets in each.elsewhere.items():
             if partition in share.partitions:
-                asked[partition] = _union(asked.get(partition), offsets)
-    return asked
+                requested[partition] = _union(requested.get(partition), offsets)
+    return requested
 
 
 def discard(storage: Storage, parts: Sequence[Part]) -> None:

@@ -134,13 +134,13 @@ class HeaderReader:
 
     def read(self, text: str) -> tuple[Header | None, str]:
         """The header (None: it cannot be understood), and the text with spaces in its place."""
-        opened = _HEADER.match(text)
-        closed = text.find("*/", opened.end()) if opened else -1
-        if opened is None or closed < 0:
-            self._find("it has no header" if opened is None else "its header has no end (*/)", _EXAMPLE, 1)
+        begin = _HEADER.match(text)
+        closed = text.find("*/", begin.end()) if begin else -1
+        if begin is None or closed < 0:
+            self._find("it has no header" if begin is None else "its header has no end (*/)", _EXAMPLE, 1)
             return None, text
-        toml = text[opened.end() : closed]
-        first = text.count("\n", 0, opened.end()) + 1
+        toml = text[begin.end() : closed]
+        first = text.count("\n", 0, begin.end()) + 1
         body = re.sub(r"[^\n]", " ", text[: closed + 2]) + text[closed + 2 :]
         try:
             values = tomllib.loads(toml)

@@ -124,7 +124,7 @@ class PostgresReader(KeyReader):
         arrays = sql.SQL(", ").join(
             sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in _column_types(key)
         )
-        asked = sql.SQL(", ").join(sql.Identifier(f"key {i}") for i in range(len(names)))
+        names_of_keys = sql.SQL(", ").join(sql.Identifier(f"key {i}") for i in range(len(names)))
         same = sql.SQL(" AND ").join(
             sql.SQL("found.{} = asked.{}").format(sql.Identifier(name), sql.Identifier(f"key {i}"))
             for i, name in enumerate(names)
@@ -139,7 +139,7 @@ class PostgresReader(KeyReader):
                 " LEFT JOIN {live} AS live ON live.store = %s AND live.projection = %s"
             ).format(
                 arrays=arrays,
-                asked=asked,
+                asked=names_of_keys,
                 same=same,
                 view=sql.Identifier(self._spec.schema, self._spec.table),
                 live=sql.Identifier(self._spec.schema, "tailrace_live"),

@@ -78,10 +78,10 @@ class BulkLoad:
         if not self._empty[tag]:
             return 0
         # The last bucket's fence is let go of: it has moved since, and would refuse this one's first transaction.
-        look = _Sent(0, command(b"UNWATCH") + _look(tag), 3)
-        done, under_way = 0, deque((connection, look) for connection in self._connection_pair(tag))
+        unwatch = _Sent(0, command(b"UNWATCH") + _look(tag), 3)
+        done, under_way = 0, deque((connection, unwatch) for connection in self._connection_pair(tag))
         for connection, _ in under_way:
-            connection.send_packed_command([look.data])
+            connection.send_packed_command([unwatch.data])
         for transaction in self._transactions(tag, rows):
             connection, before = under_way.popleft()
             if not self._is_accepted(connection, before):

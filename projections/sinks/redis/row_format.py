@@ -56,7 +56,7 @@ def integers(values: pa.Array) -> pa.BinaryArray:
     return values.cast(pa.string()).cast(pa.binary())
 
 
-Opened = Mapping[Any, Any]
+Unpacked = Mapping[Any, Any]
 UNREADABLE = (pa.ArrowException, ValueError, TypeError, AttributeError)
 """What parsing or decoding raises for a row that Tailrace did not write."""
 
@@ -86,7 +86,7 @@ class RowFormat(Protocol):
     def tombstone(self, epoch: int) -> str | bytes:
         """The value of a deleted row. For a hash the script itself writes it."""
 
-    def unpack(self, answer: Any) -> Opened:
+    def unpack(self, answer: Any) -> Unpacked:
         """The fields of a row or tombstone. Raises one of UNREADABLE for anything else."""
 
     def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
@@ -111,8 +111,8 @@ class _Hashes(RowFormat):
     def tombstone(self, epoch: int) -> str:
         return ""
 
-    def unpack(self, answer: Any) -> Opened:
-        return cast(Opened, answer)
+    def unpack(self, answer: Any) -> Unpacked:
+        return cast(Unpacked, answer)
 
     def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         return from_fields(rows, schema)
@@ -130,8 +130,8 @@ class _Objects(RowFormat):
     def tombstone(self, epoch: int) -> str:
         return dump({"_epoch": epoch, "_deleted": True})
 
-    def unpack(self, answer: Any) -> Opened:
-        return cast(Opened, json.loads(answer))
+    def unpack(self, answer: Any) -> Unpacked:
+        return cast(Unpacked, json.loads(answer))
 
     def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         return from_objects(rows, schema)
@@ -149,8 +149,8 @@ class _Packed(RowFormat):
     def tombstone(self, epoch: int) -> bytes:
         return b"\x82" + self._stamp(epoch) + b"\xa8_deleted\xc3"
 
-    def unpack(self, answer: Any) -> Opened:
-        return cast(Opened, msgpack.unpackb(answer))
+    def unpack(self, answer: Any) -> Unpacked:
+        return cast(Unpacked, msgpack.unpackb(answer))
 
     def decode(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         return from_packed(rows, schema)

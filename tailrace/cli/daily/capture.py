@@ -86,8 +86,8 @@ def capture(
 
     keep_small()
     invocation = invocation_of(context)
-    chosen = invocation.sources(sources)
-    if record is not None and len(chosen) > 1:
+    selected = invocation.sources(sources)
+    if record is not None and len(selected) > 1:
         raise UsageError(
             "a recording is of one source", hint="name one: tailrace capture SOURCE --record FILE"
         )
@@ -97,10 +97,10 @@ def capture(
     if metrics_port is None and not until_idle and seconds is None:
         metrics_port = metrics.port  # a capture that ends soon runs beside one that stays
     with invocation.store() as store:
-        running = RunningCaptures(store, chosen, record)
-        collector = Collector(store, chosen, running.statuses)
+        running = RunningCaptures(store, selected, record)
+        collector = Collector(store, selected, running.statuses)
         goals = (
-            [Goal.at_server_end(store, name, settings) for name, settings in chosen] if until_idle else None
+            [Goal.at_server_end(store, name, settings) for name, settings in selected] if until_idle else None
         )
         with (
             metrics_server(

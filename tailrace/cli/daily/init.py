@@ -90,14 +90,14 @@ def prepare(
     """Prepare the named sources in turn, and print each. A dry run makes nothing, not even a store."""
     from tailrace.cdc.setup.prepare import prepare_source
 
-    chosen = invocation.sources(names)
+    selected = invocation.sources(names)
     with ExitStack() as stack:
         store, fresh = _store(invocation, stack, dry_run=dry_run)
         if fresh:
             word = "would make" if dry_run else "made"
             invocation.output.line(f"{word} the store: catalog {invocation.catalog_label}")
         done = []
-        for name, settings in chosen:
+        for name, settings in selected:
             preparation = prepare_source(store, name, settings, dry_run=dry_run, events=events, ddl=ddl)
             _print(invocation, preparation, events=events, ddl=ddl)
             done.append(preparation)

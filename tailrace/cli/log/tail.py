@@ -92,14 +92,14 @@ def tail(
     invocation = invocation_of(context)
     with invocation.store() as store:
         patterns = _patterns(store, topics, follow=follow)
-        chosen = _filter(store, patterns, keys, ops)
+        row_filter = _filter(store, patterns, keys, ops)
         show = _printer(invocation, form)
         if start is None:
             rows = _latest_and_following(
-                store, patterns, chosen, LATEST if count is None else count, until, follow
+                store, patterns, row_filter, LATEST if count is None else count, until, follow
             )
         else:
-            rows = islice(_from(store, patterns, chosen, start, until, follow), count)
+            rows = islice(_from(store, patterns, row_filter, start, until, follow), count)
         for row in rows:
             show(row)
 
@@ -167,19 +167,19 @@ def _key(store: Store, infos: Sequence[TopicInfo], text: str) -> list[tuple[str,
 
 
 def _latest_and_following(
-    store: Store, patterns: Sequence[str], chosen: Filter, count: int, until: str | None, follow: bool
+    store: Store, patterns: Sequence[str], row_filter: Filter, count: int, until: str | None, follow: bool
 ) -> Iterator[Document]:
     from tailrace.cli.log.row_format import sort_by_commit
     from tailrace.eventstore.subscriptions.tail import tail
 
     end = store.cut(until)
-    yield from _latest(store, patterns, chosen, count, end)
+    yield from _latest(store, patterns, row_filter, count, end)
     if follow:
-        yield from sort_by_commit(tail(store, patterns, end.epoch, None, chosen, None))
+        yield from sort_by_commit(tail(store, patterns, end.epoch, None, row_filter, None))
 
 
 def _latest(
-    store: Store, patterns: Sequence[str], chosen: Filter, count: int, end: Cut
+    store: Store, patterns: Sequence[str], row_filter: Filter, count: int, end: Cut
 ) -> Sequence[Document]:
     """The last ``count`` rows, looking back over ever more epochs until there are enough."""
     from tailrace.cli.log.row_format import sort_by_commit
@@ -190,7 +190,7 @@ def _latest(
     window = LATEST_EPOCHS
     while count:
         after = max(0, end.epoch - window)
-        found = deque(sort_by_commit(read_between(store, infos, after, end, chosen)), maxlen=count)
+        found = deque(sort_by_commit(read_between(store, infos, after, end, row_filter)), maxlen=count)
         if len(found) == count or not after:
             return found
         window *= 4
@@ -198,14 +198,14 @@ def _latest(
 
 
 def _from(
-    store: Store, patterns: Sequence[str], chosen: Filter, start: str, until: str | None, follow: bool
+    store: Store, patterns: Sequence[str], row_filter: Filter, start: str, until: str | None, follow: bool
 ) -> Iterator[Document]:
     from tailrace.cli.log.row_format import sort_by_commit
     from tailrace.eventstore.subscriptions.tail import tail
 
     timeout = None if follow else 0.0
     behind = str(max(int(start) - 1, 0)) if start.isascii() and start.isdigit() else start
-    return sort_by_commit(tail(store, patterns, behind, until, chosen, timeout))
+    return sort_by_commit(tail(store, patterns, behind, until, row_filter, timeout))
 
 
 def _printer(invocation: Invocation, form: Format) -> Callable[[Document], None]:

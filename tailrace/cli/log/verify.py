@@ -32,9 +32,9 @@ def verify(
     from tailrace.eventstore.model.topic import TopicId
 
     invocation = invocation_of(context)
-    chosen = [TopicId.parse(topic) for topic in topics or ()]
+    selected = [TopicId.parse(topic) for topic in topics or ()]
     with invocation.store() as store, invocation.output.progress("verifying the log") as progress:
-        found = store.verify(chosen, quick=quick, archives=archives, report=progress.say)
+        found = store.verify(selected, quick=quick, archives=archives, report=progress.say)
     _print_findings(invocation, found)
     return 0 if found.clean else DifferenceFound.exit_code
 
@@ -47,12 +47,12 @@ def _print_findings(invocation: Invocation, result: VerificationResult) -> None:
         return
     for finding in result.findings:
         output.line(f"{finding.problem.upper():<8} {finding.place}: {finding.detail}", style="bold red")
-    looked = f"{count(result.topics, 'topic')}, {count(result.files, 'file')}"
+    checked = f"{count(result.topics, 'topic')}, {count(result.files, 'file')}"
     if not result.quick:
-        looked += f", {size(result.bytes)} read"
+        checked += f", {size(result.bytes)} read"
     if result.unregistered:
-        looked += f"; {count(result.unregistered, 'file')} that no epoch names yet, or any more"
-    output.line(f"up to epoch {result.epoch:,}: {looked}")
+        checked += f"; {count(result.unregistered, 'file')} that no epoch names yet, or any more"
+    output.line(f"up to epoch {result.epoch:,}: {checked}")
     if result.redactions:
         output.line(
             f"{count(result.redactions, 'redaction')}: `tailrace log redactions` shows what was erased"

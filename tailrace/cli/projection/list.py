@@ -233,7 +233,7 @@ def gc(
             projections.check_known(name)
         for name in names or projections.store.derived.projections():
             try:
-                collect.gc(projections, name, keep=keep, number=generation, tell=tell)
+                collect.gc(projections, name, keep=keep, number=generation, report=tell)
             except TailraceError as error:
                 invocation.output.note(f"{name}: not all was dropped", style="yellow")
                 errors.append(error)
