@@ -98,7 +98,7 @@ def test_a_frame_that_takes_longer_than_the_timeout_is_received_over_a_slow_link
     slow = site_via(site, with_sender_timeout(proxy.dsn(site.dsn), 5))
     with RunningCapture(slow) as capture:
         before = connected(capture, site)
-        proxy.bytes_per_second = 20 << 10
+        proxy.bytes_per_second = 25 << 10
         execute(site.dsn, "INSERT INTO public.customers (id, name) VALUES (1, repeat('wide ', 30000))")
         capture.catch_up()
         proxy.bytes_per_second = None
@@ -114,7 +114,7 @@ def test_feedback_goes_on_inside_a_huge_transaction(site: Site) -> None:
         before = connected(process, site)
         execute(
             site.dsn,
-            "INSERT INTO public.orders SELECT i, i, i, NULL, '{}' FROM generate_series(1, 25000) i",
+            "INSERT INTO public.orders SELECT i, i, i, NULL, '{}' FROM generate_series(1, 18000) i",
         )
         process.catch_up()
         assert streaming(site) == before, "the connection was dropped and made again"
