@@ -43,7 +43,7 @@ from tailrace.eventstore.subscriptions.assignment import Slot
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, register, rows
 from tests.eventstore.store_model import PARTITIONS, Row, TopicModel, last_rows
 from tests.fixtures.scale import Scale
-from tests.support.machines import run_machine
+from tests.support.machines import numbered_store, run_machine
 
 POLICIES = [
     {"retention": "keep"},
@@ -489,19 +489,19 @@ def test_the_store_equals_its_model(
 
     def place(which: int) -> tuple[Path, StoreSettings]:
         number = next(numbers)
-        root = store_dir / str(number)
-        root.mkdir()
         if not which:
             for former in range(number):
                 shutil.rmtree(store_dir / str(former), ignore_errors=True)
-        return root, StoreSettings(
-            name=f"s{number}",
-            catalog=catalog_url if catalog_url.startswith("postgres") else "sqlite:///catalog.db",
-            segments=Path("segments"),
+        root, settings = numbered_store(
+            catalog_url,
+            store_dir,
+            number,
             partitions=PARTITIONS,
             inline_bytes=2500,
             upkeep=UpkeepSettings(keep_seconds=0, keep_epochs=2),
         )
+        root.mkdir()
+        return root, settings
 
     run_machine(
         lambda: StoreMachine(place),

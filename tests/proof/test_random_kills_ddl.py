@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.fixtures.scale import Scale
 from tests.fixtures.servers import ServerFactory
 from tests.support import alterations
 from tests.support.alterations import Alterer, assert_equals_locked_source, settle
+from tests.support.background import in_background
 from tests.support.capturing import CaptureProcess, RunningCapture, Site, assert_sound, slot_pid
 
 _COMPARE_EVERY = 20  # kills
@@ -82,17 +82,11 @@ def revived(capture: CaptureProcess, stack: ExitStack, site: Site) -> CapturePro
 @contextmanager
 def altering(dsn: str, seed: int, *, trigger: bool) -> Iterator[None]:
     """One DDL command after another beside what is done inside."""
-    stop = threading.Event()
 
-    def alter() -> None:
+    def alter(_: int, stop: threading.Event) -> None:
         with closing(Alterer(dsn, seed, trigger=trigger)) as alterer:
             while not stop.wait(0.2):
                 alterer.some(1)
 
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(alter)
-        try:
-            yield
-        finally:
-            stop.set()
-        future.result()
+    with in_background(alter):
+        yield

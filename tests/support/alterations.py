@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from tailrace.cdc.topics import Topics
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
+from tests.support.background import in_background
 from tests.support.capturing import SOURCE, RunningCapture, wait_until
 
 SCHEMA = """
@@ -131,23 +131,15 @@ def captured_tables(connection: Connection) -> dict[str, dict[str, str]]:
 
 @contextmanager
 def writing(dsn: str, seed: int, sessions: int = 2, pause: float = 0.005) -> Iterator[None]:
-    stop = threading.Event()
-
-    def write(number: int) -> None:
+    def write(number: int, stop: threading.Event) -> None:
         writer = Writer(dsn, seed + number)
         while not stop.wait(pause):  # a server that was killed is waited for
             with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as connection:
                 while not stop.wait(pause):
                     writer.transaction(connection)
 
-    with ThreadPoolExecutor(sessions) as pool:
-        futures = [pool.submit(write, number) for number in range(sessions)]
-        try:
-            yield
-        finally:
-            stop.set()
-        for future in futures:
-            future.result()
+    with in_background(write, sessions):
+        yield
 
 
 class Alterer:

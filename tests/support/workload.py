@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import psycopg
 from psycopg import sql
+
+from tests.support.background import in_background
 
 SCHEMA = """
 CREATE SCHEMA IF NOT EXISTS "Größe.X";
@@ -201,20 +202,13 @@ def writing(
     dsn: str, seed: int, sessions: int = 2, pause: float = 0.0, **options: int | bool
 ) -> Iterator[None]:
     """Sessions that write until the block ends; what one of them raised is raised then."""
-    stop = threading.Event()
 
-    def work(number: int) -> None:
+    def work(number: int, stop: threading.Event) -> None:
         writer = Writer(dsn, seed * 1000 + number, **options)  # type: ignore[arg-type]
         with psycopg.connect(dsn, autocommit=True) as connection:
             while not stop.is_set():
                 writer.transaction(connection)
                 stop.wait(pause)
 
-    with ThreadPoolExecutor(sessions) as pool:
-        running: list[Future[None]] = [pool.submit(work, number) for number in range(sessions)]
-        try:
-            yield
-        finally:
-            stop.set()
-        for future in running:
-            future.result()
+    with in_background(work, sessions):
+        yield

@@ -11,6 +11,7 @@ import pytest
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.model.topic import TopicId
 from tests.support import workload
+from tests.support.background import in_background
 from tests.support.capturing import (
     SOURCE,
     RunningCapture,
@@ -108,9 +109,8 @@ def test_a_table_created_later_is_reported_and_taken_up_by_init_while_writes_go_
         )
         capture.wait_until(lambda: capture.status.pending_tables == ("public.later",))
         assert any("public.later" in message for message in capture.status.messages)
-        stop = threading.Event()
 
-        def write_later() -> None:
+        def write_later(_: int, stop: threading.Event) -> None:
             with psycopg.connect(site.dsn, autocommit=True) as connection:
                 number = 0
                 while not stop.wait(0.001):
@@ -121,17 +121,12 @@ def test_a_table_created_later_is_reported_and_taken_up_by_init_while_writes_go_
                     )
                     connection.execute("DELETE FROM public.later WHERE id = %s", [number * 11])
 
-        thread = threading.Thread(target=write_later)
-        thread.start()
-        try:
+        with in_background(write_later):
             before = capture.status.transactions
             assert site.init().new == (table("later"),)
             capture.wait_until_complete(table("later"))
             assert_equals_source(site)
             capture.wait_until(lambda: capture.status.transactions > before + 300)
-        finally:
-            stop.set()
-            thread.join()
         assert_equals_source(site, [*workload.TABLES, ("public", "later")])
         assert_sound(capture.store)
 

@@ -23,6 +23,7 @@ from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import Stream, append
 from tests.cdc.repair.test_repair import Opened
+from tests.support.background import in_background
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, rows, table
 
 PEOPLE = table("people")
@@ -121,22 +122,16 @@ def test_a_repair_brings_nothing_back_that_was_erased(site: Site) -> None:
 @contextmanager
 def changing(dsn: str, key: int) -> Iterator[None]:
     """The same row changes inside, one transaction after another."""
-    stop = threading.Event()
 
-    def change() -> None:
+    def change(_: int, stop: threading.Event) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             number = 0
             while not stop.is_set():
                 number += 1
                 connection.execute("UPDATE people SET name = %s WHERE id = %s", (f"secret {number}", key))
 
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
+    with in_background(change):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_beside_a_capture_nothing_of_before_the_receipt_is_left_and_changes_go_on(site: Site) -> None:

@@ -9,7 +9,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 from tailrace.terminal import Output
 from tests.fixtures.scale import Scale
+from tests.support.background import in_background
 from tests.support.capturing import (
     SOURCE,
     CaptureProcess,
@@ -57,9 +57,8 @@ INSERT INTO public.items SELECT i, 0, 'p' || i % 7, repeat(md5(i::text), 70) FRO
 @contextmanager
 def churning(dsn: str, seed: int, sessions: int = 2) -> Iterator[None]:
     """Sessions that update, delete, insert again and rename the key of random rows, until the block ends."""
-    stop = threading.Event()
 
-    def work(number: int) -> None:
+    def work(number: int, stop: threading.Event) -> None:
         choice = random.Random(seed * 100 + number)
         with psycopg.connect(dsn, autocommit=True) as connection:
             while not stop.is_set():
@@ -68,14 +67,8 @@ def churning(dsn: str, seed: int, sessions: int = 2) -> Iterator[None]:
                         churn(connection, choice, number, sessions)
                 stop.wait(0.03)
 
-    with ThreadPoolExecutor(sessions) as pool:
-        running: list[Future[None]] = [pool.submit(work, number) for number in range(sessions)]
-        try:
-            yield
-        finally:
-            stop.set()
-        for future in running:
-            future.result()
+    with in_background(work, sessions):
+        yield
 
 
 def churn(
@@ -142,9 +135,8 @@ def test_commits_that_are_held_back_from_view_lose_nothing(
     execute(server.dsn(), *SCHEMA.strip().split(";"))
     site = Site.at(store_dir, server.dsn(), load_chunk_rows=30)
     site.init()
-    stop = threading.Event()
 
-    def hold_back() -> None:
+    def hold_back(_: int, stop: threading.Event) -> None:
         names = ["nowhere", ""]
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             while not stop.is_set() or names[0] == "":
@@ -157,14 +149,9 @@ def test_commits_that_are_held_back_from_view_lose_nothing(
 
     with RunningCapture(site) as capture:
         capture.catch_up()
-        with churning(server.dsn(), seed=2, sessions=4), ThreadPoolExecutor(1) as pool:
-            holding = pool.submit(hold_back)
-            try:
-                for _ in range(scale.pick(smoke=1, full=30)):
-                    read_again(capture, ITEMS)
-            finally:
-                stop.set()
-            holding.result()
+        with churning(server.dsn(), seed=2, sessions=4), in_background(hold_back):
+            for _ in range(scale.pick(smoke=1, full=30)):
+                read_again(capture, ITEMS)
         assert_equals_source(site)
         assert_sound(capture.store)
 

@@ -26,11 +26,11 @@ from tailrace.eventstore.maintenance.files import fold, seal, tiers
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import assert_dense, at, content, register, rows
 from tests.fixtures.scale import Scale
-from tests.support.machines import run_machine
+from tests.support.machines import numbered_store, run_machine
 
 SOURCES = ("shop", "bank")
 CHANGES = st.lists(st.tuples(st.sampled_from("cudt"), st.integers(0, 40)), max_size=25)
@@ -260,13 +260,11 @@ def test_the_log_equals_its_model(
 
     def open_store() -> Store:
         number = next(numbers)
-        root = store_dir / str(number)
         shutil.rmtree(store_dir / str(number - 1), ignore_errors=True)
-        url = catalog_url if catalog_url.startswith("postgres") else "sqlite:///catalog.db"
-        chosen = StoreSettings(
-            name=f"s{number}",
-            catalog=url,
-            segments=Path("segments"),
+        root, chosen = numbered_store(
+            catalog_url,
+            store_dir,
+            number,
             inline_bytes=(0, 3000, 1 << 20)[number % 3],
             upkeep=UpkeepSettings(keep_seconds=0, keep_epochs=1),
         )

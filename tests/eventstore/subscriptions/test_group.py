@@ -36,6 +36,7 @@ from tailrace.eventstore.subscriptions.join_options import Slow
 from tailrace.eventstore.subscriptions.member import Member
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, writer
 from tests.fixtures.stores import StoreFactory, one_catalog
+from tests.support.background import in_background
 from tests.support.capturing import wait_until
 from tests.support.forking import Forked
 
@@ -503,20 +504,16 @@ def test_members_that_are_killed_lose_nothing_and_keep_the_order(
     fill(store, 10)
     group = store.group("g", ["shop.public.*"], start="earliest")
     processes = list(consumers(catalog_url, store_dir, "abc"))
-    stop = threading.Event()
 
-    def write() -> None:
+    def write(_: int, stop: threading.Event) -> None:
         while not stop.wait(0.05):
             fill(store, 2)
 
     with closing(store):
-        writing = threading.Thread(target=write)
-        writing.start()
-        for victim in (0, 1):
-            wait_until(partial(has_more_than, store_dir, len(seen_lines(store_dir)) + 60))
-            processes[victim].send_signal(signal.SIGKILL)
-        stop.set()
-        writing.join()
+        with in_background(write):
+            for victim in (0, 1):
+                wait_until(partial(has_more_than, store_dir, len(seen_lines(store_dir)) + 60))
+                processes[victim].send_signal(signal.SIGKILL)
         while sum(each.lag for each in group.progress()):
             time.sleep(0.2)
         for process in processes:

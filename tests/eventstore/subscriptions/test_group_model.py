@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 from tailrace.eventstore.errors import Fenced
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
@@ -33,7 +32,7 @@ from tailrace.eventstore.subscriptions.member import Member
 from tailrace.eventstore.subscriptions.offsets import end_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 from tests.fixtures.scale import Scale
-from tests.support.machines import run_machine
+from tests.support.machines import numbered_store, run_machine
 
 LEASE = 60.0
 NAMES = ("ann", "ben", "eve")
@@ -191,10 +190,8 @@ def test_a_group_equals_its_model(catalog_url: str, store_dir: Path, scale: Scal
 
     def open_store() -> Store:
         number = next(numbers)
-        root = store_dir / str(number)
         shutil.rmtree(store_dir / str(number - 1), ignore_errors=True)
-        url = catalog_url if catalog_url.startswith("postgres") else "sqlite:///catalog.db"
-        chosen = StoreSettings(name=f"s{number}", catalog=url, segments=Path("segments"), partitions=3)
+        root, chosen = numbered_store(catalog_url, store_dir, number, partitions=3)
         return Store.open(chosen, create=True, root=root)
 
     run_machine(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, at, batch, co
 from tests.fixtures.scale import Scale
 from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
+from tests.support.background import in_background
 from tests.support.folders import segments_folder
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
@@ -114,24 +114,18 @@ def test_nothing_is_merged_beside_an_epoch_that_is_not_sealed(new_store: StoreFa
 def test_a_capture_goes_on_beside_it_and_readers_keep_reading(new_store: StoreFactory) -> None:
     store, reader, upkeep = new_store(), new_store(upkeep=AT_ONCE), new_store(upkeep=AT_ONCE)
     capture = writer(store)
-    stop = threading.Event()
 
-    def maintain() -> None:
+    def maintain(_: int, stop: threading.Event) -> None:
         while not stop.is_set():
             upkeep.maintain()
 
-    with ThreadPoolExecutor() as pool:
-        maintained = pool.submit(maintain)
-        try:
-            for lsn in range(1, 31):
-                capture.append(batch(lsn, orders=[("c", lsn), ("u", lsn)], customers=[("c", lsn)]))
-                if lsn % 6 == 0:
-                    found = content(reader)
-                    assert_dense(found)
-                    assert sorted({row["_lsn"] for row in found}) == list(range(1, lsn + 1))
-        finally:
-            stop.set()
-        maintained.result()
+    with in_background(maintain):
+        for lsn in range(1, 31):
+            capture.append(batch(lsn, orders=[("c", lsn), ("u", lsn)], customers=[("c", lsn)]))
+            if lsn % 6 == 0:
+                found = content(reader)
+                assert_dense(found)
+                assert sorted({row["_lsn"] for row in found}) == list(range(1, lsn + 1))
     upkeep.maintain()
     assert len(paths(store)) <= 2 * (tiers.FAN_IN - 1)
     assert_dense(content(reader, CUSTOMERS))
