@@ -28,12 +28,12 @@ from tests.support.capturing import (
 
 @pytest.mark.versions
 def test_first_load_and_stream_equal_the_source_under_concurrent_writes(site: Site) -> None:
-    workload.write(site.dsn, seed=1, transactions=300)
+    workload.write(site.dsn, seed=1, transactions=150)
     site.init()
     with workload.writing(site.dsn, seed=2, sessions=2, pause=0.002), RunningCapture(site) as capture:
-        capture.wait_until(lambda: capture.status.transactions > 200)
+        capture.wait_until(lambda: capture.status.transactions > 150)
         assert_equals_source(site, workload.TABLES)
-        capture.wait_until(lambda: capture.status.transactions > 500)
+        capture.wait_until(lambda: capture.status.transactions > 350)
         assert_equals_source(site)
         assert_sound(capture.store)
 

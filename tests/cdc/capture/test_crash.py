@@ -175,7 +175,7 @@ def test_a_slow_log_holds_back_reading_but_never_feedback(site: Site) -> None:
     slow.init()
     with CaptureProcess(slow, failpoint="inside_commit~600") as process:
         before = connected(process, site)
-        workload.write(site.dsn, seed=9, transactions=40, truncates=False)
+        workload.write(site.dsn, seed=9, transactions=24, truncates=False)
         execute(
             site.dsn,
             "INSERT INTO public.orders SELECT 1000 + i, i, i, NULL, '{}' FROM generate_series(1, 500) i",

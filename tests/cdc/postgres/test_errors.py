@@ -281,8 +281,9 @@ def test_two_first_loads_at_once_are_refused(database: str, store_dir: Path) -> 
 
 @pytest.mark.versions
 def test_a_transaction_that_keeps_the_new_slot_waiting_is_named(
-    database: str, store_dir: Path, caplog: pytest.LogCaptureFixture
+    database: str, store_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tailrace.cdc.context._REPORT_AFTER_SECONDS", 0.3)
     execute(database, "CREATE TABLE t (id int PRIMARY KEY)")
     site = Site.at(store_dir, database)
     site.init()
