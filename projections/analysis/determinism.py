@@ -116,7 +116,7 @@ class _Search:
         relation = _combined(below)
         self.found += [self._of_numeric_text(*use) for use in self.texts.uses(node, below, relation)]
         for place, expression, column in node.columns_made():
-            later = self._of_expression(expression, relation, _roots_of(node, "groupingExpressions"))
+            later = self._of_expression(expression, relation, _roots(node.expressions("groupingExpressions")))
             if column is not None and place not in _DECIDING:
                 self.carried[column] |= dict.fromkeys(later)
             elif node.kind != "Sort" and (place in _DECIDING or expression.kind != "AttributeReference"):
@@ -165,7 +165,7 @@ class _Search:
             yield from _of_window(inner, relation)
         window = next((each for each in above if each.kind == "WindowExpression"), None)
         if window is not None:
-            groups = _roots_of(window.children[1], "partitionSpec")
+            groups = _roots(window.children[1].expressions("partitionSpec"))
         known = None if window is not None and inner.kind in PLACED else _known(inner)
         if known and not self._is_cleared(known, inner, relation, groups):
             name = "min_by" if inner.kind == "MaxMinByK" and inner.fields.get("reverse") else known.calls[0]
@@ -185,7 +185,7 @@ class _Search:
                 keyed = relation.readings_with_key(groups, self.texts.keys)
                 return held in groups or (origin is not None and origin.reading in keyed)
             case "a unique order":  # or one that goes by the value itself, as in mode(…, true)
-                ordered = [held for each in inner.children[1:2] for held in roots(each)]
+                ordered = _roots(inner.children[1:2])
                 by_value = root(inner.children[0]) in ordered or inner.fields.get("reverseOpt") is not None
                 return by_value or relation.is_unique([*groups, *ordered])
             case "exact numbers":  # numeric text is a fault of its own
@@ -197,7 +197,7 @@ class _Search:
     def _takes_certain_rows(self, node: Node, relation: Relation) -> bool:
         """A limit behind an order, and dropDuplicates by columns, in which no two rows are equal."""
         if node.kind == "Deduplicate":
-            keys = _roots_of(node, "keys")
+            keys = _roots(node.expressions("keys"))
             return relation.is_unique(keys) or {column.id for column in relation.output} <= set(keys)
         below = node.children[0]
         while below.kind in ("LocalLimit", "GlobalLimit", "Offset", "Project", "SubqueryAlias"):
@@ -206,7 +206,7 @@ class _Search:
         order = below.expressions("order") if is_order else ()
         self.found += [fault for each in order for inner in each.walk() for fault in self._carried(inner)]
         known = self.proof.relations.get(below, relation)
-        return known.is_unique([held for each in order for held in roots(each)])
+        return known.is_unique(_roots(order))
 
     def conclude(self, result: Relation) -> None:
         """What reaches the result."""
@@ -237,7 +237,7 @@ def _of_window(window: Node, relation: Relation) -> Iterator[Fault]:
     # Which rows are in a frame of so many rows depends on their order.
     by_rows = bool(order) and any(each.named("frameType") == "RowFrame" for each in spec.children)
     by_place = kind in PLACED or (is_aggregate and by_rows)
-    if by_place and not relation.is_unique([held for each in (*partition, *order) for held in roots(each)]):
+    if by_place and not relation.is_unique(_roots((*partition, *order))):
         calls = calls_of(kind)
         ordered = ", ".join(column for each in order for column in names_in(each)) or "nothing"
         yield Fault.of(replace(BY_PLACE, calls=calls), f"{calls[0]}() goes by the order of {ordered},")
@@ -274,8 +274,8 @@ def _with_parents(expression: Node, above: tuple[Node, ...] = ()) -> Iterator[tu
         yield from _with_parents(child, (expression, *above))
 
 
-def _roots_of(node: Node, field: str) -> list[Attribute]:
-    return [held for each in node.expressions(field) if (held := root(each)) is not None]
+def _roots(expressions: Iterable[Node]) -> list[Attribute]:
+    return [held for each in expressions for held in roots(each)]
 
 
 def _combined(parts: Sequence[Relation]) -> Relation:

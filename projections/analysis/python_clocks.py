@@ -57,13 +57,15 @@ class Watch:
             for level, clocks, words in _CLOCKS:
                 if clocks.fullmatch(path):
                     self.found[DefinitionFinding(level, f"{path}() {words}", _NOW, place)] = None
-            for text in _texts(frame.f_locals.values() if event == "call" else ()):
-                self.found |= {_time_text(match[0], place): None for match in _TIME_TEXT.finditer(text)}
+            for match in _time_texts(frame.f_locals.values() if event == "call" else ()):
+                what = f"{match[0]} is another time in each refresh"
+                self.found[DefinitionFinding("fail", what, _NOW, place)] = None
 
 
-def _texts(given: Iterable[Any]) -> list[str]:
-    lists = [value if isinstance(value, tuple | list) else (value,) for value in given]
-    return [text for values in lists for text in values if isinstance(text, str)]
+def _time_texts(given: Iterable[Any]) -> Iterator[re.Match[str]]:
+    for value in given:
+        for text in value if isinstance(value, tuple | list) else (value,):
+            yield from _TIME_TEXT.finditer(text) if isinstance(text, str) else ()
 
 
 @contextmanager
@@ -90,11 +92,8 @@ def _in_query(query: SqlQuery) -> Iterator[DefinitionFinding]:
     for match in _TIME_TEXT.finditer(query.text):
         if re.sub(r"\s*(?=['\"])", " ", match[0].lower(), count=1) in said:
             line = query.text.count("\n", 0, match.start()) + 1
-            yield _time_text(match[0], f"{query.file}:{line}")
-
-
-def _time_text(text: str, place: str) -> DefinitionFinding:
-    return DefinitionFinding("fail", f"{text} is another time in each refresh", _NOW, place)
+            what = f"{match[0]} is another time in each refresh"
+            yield DefinitionFinding("fail", what, _NOW, f"{query.file}:{line}")
 
 
 def _made_before(watch: Watch) -> Iterator[DefinitionFinding]:
