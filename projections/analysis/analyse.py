@@ -31,8 +31,14 @@ from tailrace.projections.analysis.empty_inputs import (
     with_unknown_columns,
 )
 from tailrace.projections.analysis.locality import prove
-from tailrace.projections.analysis.plan_tree import holds_rows, literals, not_deterministic, plan_json, read
-from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watched
+from tailrace.projections.analysis.plan_tree import (
+    holds_rows,
+    literals,
+    nondeterministic_classes,
+    plan_json,
+    read,
+)
+from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watch_calls
 from tailrace.projections.analysis.spread import InputFacts, Proof
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.read_plan import Planned, describe_input
@@ -162,11 +168,11 @@ def analyse(
     }
     declared = declaration_of(projection, inputs, texts)
     return replace(
-        _analysed(projection, empty_inputs(spark, projection, inputs), declared, failures), inputs=inputs
+        _analyse(projection, empty_inputs(spark, projection, inputs), declared, failures), inputs=inputs
     )
 
 
-def _analysed(
+def _analyse(
     projection: Projection,
     frames: dict[str, DataFrame],
     declared: Declaration,
@@ -178,31 +184,31 @@ def _analysed(
         with warnings.catch_warnings():  # of toPandas, before it fails: it quotes a whole traceback
             warnings.filterwarnings("ignore", "toPandas attempted Arrow", UserWarning)
             now = datetime.now(UTC)
-            with watched() as watch:
+            with watch_calls() as watch:
                 if failures is not None:
                     frames = with_unknown_columns(projection, frames, now, failures)
                 result, again = define(projection, frames, now), define(projection, frames, now)
     except ProjectionFailed as error:
         if LOOKS not in error.message:
             raise
-        return _unproved(projection, None, LOOKS, error.hint, ACTIONS)
+        return _unproved_analysis(projection, None, LOOKS, error.hint, ACTIONS)
     schema = _schema(projection, result, failures)
     try:
         text = plan_json(result)
         if ".LogicalRDD" in text and holds_rows(result):
-            return _unproved(projection, schema, LOOKS, NO_ROWS, ACTIONS)
+            return _unproved_analysis(projection, schema, LOOKS, NO_ROWS, ACTIONS)
         plan, varies = read(text), literals(text) != literals(plan_json(again))
         proof = prove(plan, lineage_of(projection), declared.inputs)
-        found, numeric_texts = faults(plan, proof, declared, not_deterministic(result))
+        found, numeric_texts = faults(plan, proof, declared, nondeterministic_classes(result))
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
-        return _unproved(projection, schema, what, "say trust=True when it keeps keys apart", ())
+        return _unproved_analysis(projection, schema, what, "say trust=True when it keeps keys apart", ())
     lines = SourceLines.of(projection)
     constants = _constants(projection, watch, found, varies=varies)
     return Analysis(
         schema,
-        () if projection.trust else tuple(_not_local(proof, lines)),
+        () if projection.trust else tuple(_locality_findings(proof, lines)),
         (*bare_decimals(projection, lines), *constants, *_findings(found, lines)),
         (*(each.what for each in constants), *(each.what for each in found if each.kind in _UNSTABLE)),
         proof.never_null,
@@ -210,7 +216,7 @@ def _analysed(
     )
 
 
-def _unproved(
+def _unproved_analysis(
     projection: Projection, schema: pa.Schema | None, what: str, hint: str, calls: Iterable[str]
 ) -> Analysis:
     place = SourceLines.of(projection).place(calls)
@@ -260,7 +266,7 @@ def _constants(
     return known
 
 
-def _not_local(proof: Proof, lines: SourceLines) -> Iterator[DefinitionFinding]:
+def _locality_findings(proof: Proof, lines: SourceLines) -> Iterator[DefinitionFinding]:
     for obstacle in proof.obstacles:
         yield DefinitionFinding(
             "warn", obstacle.what, obstacle.hint, lines.place(_METHODS.get(obstacle.node.kind, ()))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tailrace.eventstore.errors import TailraceError, TransientError
 from tailrace.projections.analysis.analyse import Analysis, Upstream, analyse, is_unbuilt, upstream_of
 from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
-from tailrace.projections.analysis.guards import columns_of, declared_against, incomparable
+from tailrace.projections.analysis.guards import columns_of, declaration_refusal, incomparable
 from tailrace.projections.compute.compute import ambiguous_names
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import describe_input
@@ -164,7 +164,7 @@ def _ambiguous_columns(ctx: ProjectionContext, projection: Projection) -> Iterat
 
 def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[DefinitionFinding]:
     """What speaks against incremental refreshes. Without a lineage there is no key that a plan could keep apart."""
-    declared = declared_against(projection)
+    declared = declaration_refusal(projection)
     found = [] if declared else list(analysis.not_local)
     words = [(declared, _DECLARED_HINT)] if declared else []
     if not declared and analysis.schema is not None:

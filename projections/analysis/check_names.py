@@ -67,7 +67,7 @@ def wrong_in_result(
 ) -> Iterator[DefinitionFinding]:
     """Columns that an input names and the result, which has those ``known``, does not have."""
     place = SourceLines.of(projection).input_place(name)
-    for column in dict.fromkeys((*affected(source), *_gone_through(projection, name))):
+    for column in dict.fromkeys((*affected_columns(source), *_through_columns(projection, name))):
         if column not in known:
             what = (
                 f"input {name!r}: affects names {column}, which projection {source.projection} does not have"
@@ -75,7 +75,7 @@ def wrong_in_result(
             yield DefinitionFinding("fail", what, f"its columns are {', '.join(known)}", place, name, column)
 
 
-def _gone_through(projection: Projection, name: str) -> list[str]:
+def _through_columns(projection: Projection, name: str) -> list[str]:
     """The columns of an input that others go through."""
     return [
         column
@@ -102,7 +102,7 @@ def _wrong_columns(
     if isinstance(source, State):
         policies = () if isinstance(source.on_unreadable, str) else source.on_unreadable
         named = {"columns": source.columns or (), "cast": source.cast, "on_unreadable": policies}
-    named |= {"affects": affected(source), "Through": _gone_through(projection, name)}
+    named |= {"affects": affected_columns(source), "Through": _through_columns(projection, name)}
     for option, columns in named.items():
         for column in dict.fromkeys(columns):
             if schema.column(column) is None:
@@ -115,7 +115,7 @@ def _columns_hint(schema: TopicSchema, column: str) -> str:
     return f"{did_you_mean(column, names)} its columns are {', '.join(names)}".lstrip()
 
 
-def affected(source: Input) -> tuple[str, ...]:
+def affected_columns(source: Input) -> tuple[str, ...]:
     """The input's columns that ``affects`` names."""
     match source.affects:
         case None:

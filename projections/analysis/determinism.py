@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from tailrace.projections.analysis.expressions import has_collation, is_float, names_in, root, roots
 from tailrace.projections.analysis.numeric_text import NumericTexts
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.spread import Attribute, InputFacts, Lost, Proof, Relation
+from tailrace.projections.analysis.spread import Attribute, InputFacts, PlanRelation, Proof, UnknownRows
 from tailrace.projections.analysis.unstable_functions import (
     BY_PLACE,
     EXACT,
@@ -112,11 +112,13 @@ class _Search:
         """Faults of an expression stay with the column that it makes; where it decides on rows, they count at once."""
         below = [self.proof.relations[child] for child in node.children if child in self.proof.relations]
         if node.kind.startswith(_OF_WHOLE_ROWS):
-            self.found += [fault for side in below for fault in self._of_columns(side)]
-        relation = _combined(below)
-        self.found += [self._of_numeric_text(*use) for use in self.texts.uses(node, below, relation)]
+            self.found += [fault for side in below for fault in self._column_faults(side)]
+        relation = _combine(below)
+        self.found += [self._numeric_text_fault(*use) for use in self.texts.uses(node, below, relation)]
         for place, expression, column in node.columns_made():
-            later = self._of_expression(expression, relation, _roots(node.expressions("groupingExpressions")))
+            later = self._expression_faults(
+                expression, relation, _roots(node.expressions("groupingExpressions"))
+            )
             if column is not None and place not in _DECIDING:
                 self.carried[column] |= dict.fromkeys(later)
             elif node.kind != "Sort" and (place in _DECIDING or expression.kind != "AttributeReference"):
@@ -128,27 +130,32 @@ class _Search:
         for new, old in self.proof.renames(node):
             self.carried[new] |= self.carried[old]
 
-    def _of_expression(self, expression: Node, relation: Relation, groups: list[Attribute]) -> list[Fault]:
+    def _expression_faults(
+        self, expression: Node, relation: PlanRelation, groups: list[Attribute]
+    ) -> list[Fault]:
         """The faults that its value has. What nothing clears later is found at once."""
         faults = []
-        for inner, above in _with_parents(expression):
-            for fault in (*self._of_function(inner, above, relation, groups), *self._carried(inner)):
-                faults += _behind(fault, inner, above)
+        for inner, above in _walk_with_parents(expression):
+            for fault in (
+                *self._function_faults(inner, above, relation, groups),
+                *self._inherited_faults(inner),
+            ):
+                faults += _remaining_faults(fault, inner, above)
         self.found += [fault for fault in faults if fault.cleared == "never"]
         return [fault for fault in faults if fault.cleared != "never"]
 
-    def _carried(self, inner: Node) -> list[Fault]:
+    def _inherited_faults(self, inner: Node) -> list[Fault]:
         """What stays with the columns that an expression is: its own, or those of a subquery."""
         if inner.kind == "AttributeReference":
             return list(self.carried[inner.id])
         plan = inner.expression("plan") if inner.kind in _READ_AS_VALUES else None
-        return self._of_columns(self.proof.relations.get(plan)) if plan is not None else []
+        return self._column_faults(self.proof.relations.get(plan)) if plan is not None else []
 
-    def _of_columns(self, relation: Relation | None) -> list[Fault]:
+    def _column_faults(self, relation: PlanRelation | None) -> list[Fault]:
         columns = relation.output if relation is not None else ()
         return [fault for column in columns for fault in self.carried[column.id]]
 
-    def _of_numeric_text(self, origin: tuple[str, str], words: str, calls: tuple[str, ...]) -> Fault:
+    def _numeric_text_fault(self, origin: tuple[str, str], words: str, calls: tuple[str, ...]) -> Fault:
         name, column = origin
         hint = f'F.col("{name}.{column}").cast("decimal(20,4)")'
         if name in self.declared.states:
@@ -158,15 +165,15 @@ class _Search:
         what = f"{name}.{column} is numeric without a precision, text in the log, and {words}"
         return Fault("text", what, f"say its type: {hint}", calls, name, column)
 
-    def _of_function(
-        self, inner: Node, above: tuple[Node, ...], relation: Relation, groups: list[Attribute]
+    def _function_faults(
+        self, inner: Node, above: tuple[Node, ...], relation: PlanRelation, groups: list[Attribute]
     ) -> Iterator[Fault]:
         if inner.kind == "WindowExpression":
-            yield from _of_window(inner, relation)
+            yield from _window_faults(inner, relation)
         window = next((each for each in above if each.kind == "WindowExpression"), None)
         if window is not None:
             groups = _roots(window.children[1].expressions("partitionSpec"))
-        known = None if window is not None and inner.kind in PLACED else _known(inner)
+        known = None if window is not None and inner.kind in PLACED else _unstable_of(inner)
         if known and not self._is_cleared(known, inner, relation, groups):
             name = "min_by" if inner.kind == "MaxMinByK" and inner.fields.get("reverse") else known.calls[0]
             yield Fault.of(known, f"{name}({', '.join(names_in(inner))})")
@@ -177,7 +184,9 @@ class _Search:
             what = f"nobody can see whether the Python function {name} gives the same each time"
             yield Fault("python", what, "use Spark's functions, or say trust=True when it does", (name,))
 
-    def _is_cleared(self, known: Unstable, inner: Node, relation: Relation, groups: list[Attribute]) -> bool:
+    def _is_cleared(
+        self, known: Unstable, inner: Node, relation: PlanRelation, groups: list[Attribute]
+    ) -> bool:
         match known.cleared:
             case "constant in its group":  # a group with the key of the row that the argument is of
                 held = root(inner.children[0])
@@ -194,7 +203,7 @@ class _Search:
             case _:
                 return False
 
-    def _takes_certain_rows(self, node: Node, relation: Relation) -> bool:
+    def _takes_certain_rows(self, node: Node, relation: PlanRelation) -> bool:
         """A limit behind an order, and dropDuplicates by columns, in which no two rows are equal."""
         if node.kind == "Deduplicate":
             keys = _roots(node.expressions("keys"))
@@ -204,11 +213,13 @@ class _Search:
             below = below.children[0]
         is_order = below.kind == "Sort" and below.fields.get("global") is True  # SORT BY is of each part
         order = below.expressions("order") if is_order else ()
-        self.found += [fault for each in order for inner in each.walk() for fault in self._carried(inner)]
+        self.found += [
+            fault for each in order for inner in each.walk() for fault in self._inherited_faults(inner)
+        ]
         known = self.proof.relations.get(below, relation)
         return known.is_unique(_roots(order))
 
-    def conclude(self, result: Relation) -> None:
+    def conclude(self, result: PlanRelation) -> None:
         """What reaches the result."""
         for column in result.output:
             for fault in self.carried[column.id]:
@@ -219,7 +230,7 @@ class _Search:
                     self.found.append(replace(fault, hint=fault.hint + more, column=column.name))
 
 
-def _known(inner: Node) -> Unstable | None:
+def _unstable_of(inner: Node) -> Unstable | None:
     """What an expression depends on that may give another value each time."""
     if inner.kind == "AggregateExpression":
         made = inner.children[0].kind
@@ -228,14 +239,14 @@ def _known(inner: Node) -> Unstable | None:
     return UNSTABLE.get("Collate" if has_collation(inner.type) else inner.kind)
 
 
-def _of_window(window: Node, relation: Relation) -> Iterator[Fault]:
+def _window_faults(window: Node, relation: PlanRelation) -> Iterator[Fault]:
     """Row numbers and their like need an order in which no two rows of a partition are equal."""
     function, spec = window.children
     is_aggregate = function.kind == "AggregateExpression"
     kind = function.children[0].kind if is_aggregate else function.kind
     partition, order = spec.expressions("partitionSpec"), spec.expressions("orderSpec")
     # Which rows are in a frame of so many rows depends on their order.
-    by_rows = bool(order) and any(each.named("frameType") == "RowFrame" for each in spec.children)
+    by_rows = bool(order) and any(each.object_name("frameType") == "RowFrame" for each in spec.children)
     by_place = kind in PLACED or (is_aggregate and by_rows)
     if by_place and not relation.is_unique(_roots((*partition, *order))):
         calls = calls_of(kind)
@@ -243,7 +254,7 @@ def _of_window(window: Node, relation: Relation) -> Iterator[Fault]:
         yield Fault.of(replace(BY_PLACE, calls=calls), f"{calls[0]}() goes by the order of {ordered},")
 
 
-def _behind(fault: Fault, inner: Node, above: tuple[Node, ...]) -> list[Fault]:
+def _remaining_faults(fault: Fault, inner: Node, above: tuple[Node, ...]) -> list[Fault]:
     """What is left of a fault of a part of an expression in the whole: nothing where a list is sorted."""
     for outer in above if fault.cleared == "sorted" else ():
         orders = [each.children[0].walk() for each in outer.children if each.kind == "LambdaFunction"]
@@ -267,20 +278,22 @@ def _time_text(inner: Node) -> str | None:
     return text if is_constant and _TIME_WORDS.search(text) else None
 
 
-def _with_parents(expression: Node, above: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+def _walk_with_parents(
+    expression: Node, above: tuple[Node, ...] = ()
+) -> Iterator[tuple[Node, tuple[Node, ...]]]:
     """Every node of an expression with those above it, the nearest first."""
     yield expression, above
     for child in expression.children:
-        yield from _with_parents(child, (expression, *above))
+        yield from _walk_with_parents(child, (expression, *above))
 
 
 def _roots(expressions: Iterable[Node]) -> list[Attribute]:
     return [held for each in expressions for held in roots(each)]
 
 
-def _combined(parts: Sequence[Relation]) -> Relation:
+def _combine(parts: Sequence[PlanRelation]) -> PlanRelation:
     """What an operator's expressions may look at: its inputs together."""
     if len(parts) == 1:
         return parts[0]
     origins = {attribute: origin for part in parts for attribute, origin in part.origins.items()}
-    return Relation(tuple(column for part in parts for column in part.output), Lost(), origins)
+    return PlanRelation(tuple(column for part in parts for column in part.output), UnknownRows(), origins)

@@ -53,13 +53,13 @@ def roots(expression: Node) -> list[Attribute]:
     return []
 
 
-def coalesced(expression: Node) -> list[Attribute] | None:
+def coalesced_attributes(expression: Node) -> list[Attribute] | None:
     """The attributes of which the expression is the first that is not NULL."""
     match expression.kind:
         case "Alias":
-            return coalesced(expression.children[0])
+            return coalesced_attributes(expression.children[0])
         case "Nvl" | "IfNull":  # the plan has what they are replaced by beside them
-            return coalesced(expression.children[0])
+            return coalesced_attributes(expression.children[0])
         case "Coalesce":
             roots = [root(child) for child in expression.children]
             return [held for held in roots if held is not None] if None not in roots else None
@@ -139,7 +139,7 @@ def equalities(condition: Node | None) -> list[Equality]:
     return found
 
 
-def not_null(condition: Node | None) -> set[Attribute]:
+def non_null_attributes(condition: Node | None) -> set[Attribute]:
     """Attributes that are not NULL where the condition holds, as it says itself."""
     found = set()
     for part in conjuncts(condition):

@@ -27,7 +27,7 @@ Columns: TypeAlias = "TopicSchema | pa.Schema"
 """Those of a topic; of another projection's result."""
 
 
-def declared_against(projection: Projection) -> str | None:
+def declaration_refusal(projection: Projection) -> str | None:
     """What a projection's declaration alone says against following keys; None when nothing does."""
     lineage = lineage_of(projection)
     if not lineage.paths:
@@ -39,7 +39,7 @@ def declared_against(projection: Projection) -> str | None:
     return None
 
 
-def plan_says(ctx: ProjectionContext, projection: Projection) -> tuple[str | None, bool]:
+def plan_refusal(ctx: ProjectionContext, projection: Projection) -> tuple[str | None, bool]:
     """What the plan of a projection's function says against following keys, None when nothing does; and whether it
     leaves out rows that have NULL for their key. Needs Spark."""
     try:

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tailrace.projections.analysis.expressions import Equality
-from tailrace.projections.analysis.spread import Attribute, Column, Lost, Relation, Rows, Spread, Whole
+from tailrace.projections.analysis.spread import (
+    AllRows,
+    Attribute,
+    OutputColumn,
+    PlanRelation,
+    Rows,
+    Spread,
+    UnknownRows,
+)
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
 
 _KEPT = {
@@ -20,12 +28,12 @@ _KEPT = {
 class JoinSides:
     """The two sides, and the equalities between an attribute of each."""
 
-    left: Relation
-    right: Relation
+    left: PlanRelation
+    right: PlanRelation
     matched: tuple[Equality, ...]
 
     @classmethod
-    def of(cls, left: Relation, right: Relation, equalities: Sequence[Equality]) -> JoinSides:
+    def of(cls, left: PlanRelation, right: PlanRelation, equalities: Sequence[Equality]) -> JoinSides:
         on_left, on_right = _ids(left.output), _ids(right.output)
         found = []
         for each in equalities:
@@ -44,7 +52,7 @@ def _base(attribute: Attribute) -> int:
     return attribute if isinstance(attribute, int) else attribute[0]
 
 
-def _ids(columns: Sequence[Column]) -> frozenset[int]:
+def _ids(columns: Sequence[OutputColumn]) -> frozenset[int]:
     return frozenset(column.id for column in columns)
 
 
@@ -55,24 +63,24 @@ def join_rows(kind: str, sides: JoinSides, lineage: Lineage) -> Rows | None:
     if kept is None:
         return None
     match left, right:
-        case (Lost(), _) | (_, Lost()):
-            return Lost()
-        case Whole(), Whole():
-            return Whole()
-        case Spread(), Whole():
+        case (UnknownRows(), _) | (_, UnknownRows()):
+            return UnknownRows()
+        case AllRows(), AllRows():
+            return AllRows()
+        case Spread(), AllRows():
             return left if "right" not in kept else None
-        case Whole(), Spread():
+        case AllRows(), Spread():
             return right if "left" not in kept else None
         case Spread(), Spread():
-            return _of_spreads(kind, kept, sides, left, right, lineage)
+            return _join_spreads(kind, kept, sides, left, right, lineage)
     return None
 
 
-def _of_spreads(
+def _join_spreads(
     kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, right: Spread, lineage: Lineage
 ) -> Rows | None:
     if left.domain == right.domain:
-        return _by_key(kind, kept, sides, left, right)
+        return _join_by_key(kind, kept, sides, left, right)
     if _leads(sides.left, left, list(sides.pairs()), right, lineage):
         return left if "right" not in kept else None
     swapped = [(other, one) for one, other in sides.pairs()]
@@ -81,7 +89,9 @@ def _of_spreads(
     return None
 
 
-def _by_key(kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, right: Spread) -> Rows | None:
+def _join_by_key(
+    kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, right: Spread
+) -> Rows | None:
     """Both sides are spread over one domain: they have to be joined by all of it."""
     for name in left.domain.columns:
         if not any(_same_key(each, left, right, name) for each in sides.matched):
@@ -121,7 +131,7 @@ def _same_key(equality: Equality, left: Spread, right: Spread, name: str) -> boo
 
 
 def _leads(
-    side: Relation,
+    side: PlanRelation,
     rows: Spread,
     pairs: Sequence[tuple[Attribute, Attribute]],
     linked: Spread,
@@ -147,7 +157,7 @@ def _leads(
     )
 
 
-def _has_key(side: Relation, rows: Spread, needed: dict[str, str], reading: int) -> bool:
+def _has_key(side: PlanRelation, rows: Spread, needed: dict[str, str], reading: int) -> bool:
     return all(
         any(
             (origin := side.origins.get(held)) is not None
@@ -159,7 +169,7 @@ def _has_key(side: Relation, rows: Spread, needed: dict[str, str], reading: int)
 
 
 def _is_linked(
-    side: Relation, pairs: Sequence[tuple[Attribute, Attribute]], linked: Spread, reading: int
+    side: PlanRelation, pairs: Sequence[tuple[Attribute, Attribute]], linked: Spread, reading: int
 ) -> bool:
     """Each column of the link is joined with that column of the reading."""
     return all(
@@ -178,8 +188,8 @@ def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]
     left, right = sides.left, sides.right
     if kind not in _KEPT:
         return f"a join of type {kind} may meet rows of any key", "write it as an ordinary join"
-    if isinstance(left.rows, Whole) or isinstance(right.rows, Whole):
-        whole = left if isinstance(left.rows, Whole) else right
+    if isinstance(left.rows, AllRows) or isinstance(right.rows, AllRows):
+        whole = left if isinstance(left.rows, AllRows) else right
         inputs = _inputs(whole) or "a side without a key"
         return (
             f"an outer or semi join keeps rows of {inputs}, which is read whole, that match nothing",
@@ -202,11 +212,11 @@ def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]
     )
 
 
-def _inputs(relation: Relation) -> str:
+def _inputs(relation: PlanRelation) -> str:
     return ", ".join(sorted({origin.input for origin in relation.origins.values()}))
 
 
-def _holders(relation: Relation, rows: Spread) -> str:
+def _holders(relation: PlanRelation, rows: Spread) -> str:
     found = []
     for name in rows.domain.columns:
         words = {

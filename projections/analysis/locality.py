@@ -12,33 +12,33 @@ from dataclasses import dataclass, field, replace
 
 from tailrace.projections.analysis.expressions import (
     Equality,
-    coalesced,
+    coalesced_attributes,
     equalities,
     names_in,
-    not_null,
+    non_null_attributes,
     root,
     subqueries,
 )
 from tailrace.projections.analysis.joins import JoinSides, join_rows, refusal_of
 from tailrace.projections.analysis.plan_tree import Node
 from tailrace.projections.analysis.spread import (
+    AllRows,
     Attribute,
-    Column,
     Domain,
+    InputColumn,
     InputFacts,
-    Lost,
     Obstacle,
-    Origin,
+    OutputColumn,
+    PlanRelation,
     Proof,
-    Relation,
     Rows,
     Spread,
-    Whole,
-    joined_unique,
+    UnknownRows,
     joint,
     key_words,
-    narrowed,
-    united,
+    narrow,
+    unique_of_join,
+    unite,
 )
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
 
@@ -65,7 +65,7 @@ def prove(plan: Node, lineage: Lineage, inputs: Mapping[str, InputFacts]) -> Pro
 class _Defined:
     """A common table expression, with the readings of inputs in it."""
 
-    relation: Relation
+    relation: PlanRelation
     readings: Sequence[int]
 
 
@@ -77,27 +77,27 @@ class _Walk:
     _defined: dict[int, _Defined] = field(default_factory=dict)
     _readings: int = 0
 
-    def relation(self, node: Node) -> Relation:
+    def relation(self, node: Node) -> PlanRelation:
         found = self._relation(node)
         self._look_into_subqueries(node, found)
-        if found.rows != Lost() and any(obstacle.node is node for obstacle in self.proof.obstacles):
-            found = found.with_rows(Lost())
+        if found.rows != UnknownRows() and any(obstacle.node is node for obstacle in self.proof.obstacles):
+            found = found.with_rows(UnknownRows())
         self.proof.relations[node] = found
         return found
 
-    def _relation(self, node: Node) -> Relation:
-        if node.kind == "SubqueryAlias" and (name := _marked(node)) in self.inputs:
+    def _relation(self, node: Node) -> PlanRelation:
+        if node.kind == "SubqueryAlias" and (name := _marked_input(node)) in self.inputs:
             return self._input(node, self.inputs[name])
         if node.kind in _PASSING:
             return self.relation(node.children[0])
         if node.kind in _CONSTANT:
-            return Relation(_columns(node.expressions("output")), Whole())
+            return PlanRelation(_columns(node.expressions("output")), AllRows())
         if node.kind in _LIMITS:
             return self._limit(node)
         rule = _RULES.get(node.kind)
-        return rule(self, node) if rule else self._unknown(node)
+        return rule(self, node) if rule else self._unknown_node(node)
 
-    def _input(self, node: Node, facts: InputFacts) -> Relation:
+    def _input(self, node: Node, facts: InputFacts) -> PlanRelation:
         """A reading of an input: its rows are spread as its lineage says."""
         below = self.relation(node.children[0])  # casts that the declaration asks for: not of the function
         for inner in node.children[0].walk():
@@ -108,20 +108,22 @@ class _Walk:
             row = next(column.id for column in below.output if column.name == "key")
             named = {name for path in self.lineage.paths for name in self.lineage.columns_of(path)}
             places |= {name: (row, name) for name in named}
-        origins = {attribute: Origin(self._readings, facts.name, name) for name, attribute in places.items()}
+        origins = {
+            attribute: InputColumn(self._readings, facts.name, name) for name, attribute in places.items()
+        }
         unique = frozenset(
             frozenset(places[name] for name in key)
             for key in facts.unique
             if all(name in places for name in key)
         )
-        return Relation(below.output, self._spread(node, facts, places), origins, unique)
+        return PlanRelation(below.output, self._spread(node, facts, places), origins, unique)
 
     def _spread(self, node: Node, facts: InputFacts, places: Mapping[str, Attribute]) -> Rows:
         name = facts.name
         path = self.lineage.paths.get(name)
         match path:
             case None:
-                return Whole()
+                return AllRows()
             case Direct(columns=columns):
                 domain, own = Domain("", self.lineage.key), columns
             case Link(input=parent, own=own, theirs=theirs):
@@ -130,7 +132,7 @@ class _Walk:
         if unseen:
             what = f"affects of {name} names {', '.join(unseen)}, which the function is not given"
             self.proof.obstacles.append(Obstacle(node, what, "add it to columns="))
-            return Lost()
+            return UnknownRows()
         given = dict(zip(domain.columns, own, strict=True))
         never = {
             name_of_key
@@ -139,32 +141,32 @@ class _Walk:
         }
         return Spread.of(domain, {name: places[column] for name, column in given.items()}, never)
 
-    def _limit(self, node: Node) -> Relation:
+    def _limit(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
-        if not isinstance(below.rows, Whole):
+        if not isinstance(below.rows, AllRows):
             self._refuse(
                 node, below, "it takes a number of rows of the whole result, not of each key",
                 "number the rows of each key instead: row_number() over a window partitioned by the key",
             )  # fmt: skip
         return below
 
-    def _unknown(self, node: Node) -> Relation:
+    def _unknown_node(self, node: Node) -> PlanRelation:
         below = [self.relation(child) for child in node.children]
         output = _columns(node.expressions("output")) or (below[0].output if below else ())
-        if below and all(isinstance(each.rows, Whole) for each in below):
-            return Relation(output, Whole())
-        if not any(isinstance(each.rows, Lost) for each in below):
+        if below and all(isinstance(each.rows, AllRows) for each in below):
+            return PlanRelation(output, AllRows())
+        if not any(isinstance(each.rows, UnknownRows) for each in below):
             words, hint = _UNPROVABLE.get(node.kind, (
                 f"it goes through {node.kind}, of which nobody knows whether it keeps keys apart",
                 "do it otherwise, or say trust=True when you know that it does",
             ))  # fmt: skip
             self.proof.obstacles.append(Obstacle(node, words, hint))
-        return Relation(output, Lost())
+        return PlanRelation(output, UnknownRows())
 
-    def _project(self, node: Node) -> Relation:
-        return self._named(self.relation(node.children[0]), node.expressions("projectList"))
+    def _project(self, node: Node) -> PlanRelation:
+        return self._named_columns(self.relation(node.children[0]), node.expressions("projectList"))
 
-    def _named(self, below: Relation, expressions: Sequence[Node]) -> Relation:
+    def _named_columns(self, below: PlanRelation, expressions: Sequence[Node]) -> PlanRelation:
         """A node whose columns are these expressions of the one below."""
         output = _columns(expressions)
         roots = {
@@ -172,17 +174,17 @@ class _Walk:
             for column, expression in zip(output, expressions, strict=True)
             if (held := root(expression)) is not None
         }
-        found = below.renamed(output, roots)
+        found = below.rename(output, roots)
         for column, expression in zip(output, expressions, strict=True):
-            first_of = coalesced(expression)
+            first_of = coalesced_attributes(expression)
             if first_of:
                 found = found.with_rows(joint(below.rows, found.rows, first_of, column.id))
         return found
 
-    def _filter(self, node: Node) -> Relation:
+    def _filter(self, node: Node) -> PlanRelation:
         (child,) = node.children
         condition = node.expression("condition")
-        if child.kind == "Join" and child.named("joinType") in ("Inner", "Cross"):
+        if child.kind == "Join" and child.object_name("joinType") in ("Inner", "Cross"):
             below = self._join_on(child, [*equalities(child.expression("condition")),
                                           *equalities(condition)])  # fmt: skip
             self._look_into_subqueries(child, below)
@@ -191,14 +193,14 @@ class _Walk:
             below = self.relation(child)
         rows = below.rows
         if isinstance(rows, Spread):
-            below = below.with_rows(narrowed(rows, not_null(condition)))
+            below = below.with_rows(narrow(rows, non_null_attributes(condition)))
         return below
 
-    def _aggregate(self, node: Node) -> Relation:
+    def _aggregate(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
         grouping = node.expressions("groupingExpressions")
         expressions = node.expressions("aggregateExpressions")
-        named = self._named(below, expressions)
+        named = self._named_columns(below, expressions)
         grouped = [root(each) for each in grouping]
         held = [each for each in grouped if each is not None]
         unique: frozenset[frozenset[Attribute]] = frozenset()
@@ -210,15 +212,15 @@ class _Walk:
         rows = self._kept_apart(node, below, held, _groups(grouping))
         if isinstance(rows, Spread):
             rows = named.rows
-        return Relation(named.output, rows, named.origins, unique)
+        return PlanRelation(named.output, rows, named.origins, unique)
 
-    def _distinct(self, node: Node) -> Relation:
+    def _distinct(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
         everything = [column.id for column in below.output]
         rows = self._kept_apart(node, below, everything, "distinct compares rows without their key")
-        return Relation(below.output, rows, below.origins, below.unique | {frozenset(everything)})
+        return PlanRelation(below.output, rows, below.origins, below.unique | {frozenset(everything)})
 
-    def _deduplicate(self, node: Node) -> Relation:
+    def _deduplicate(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
         keys = node.expressions("keys")
         held = [each for each in map(root, keys) if each is not None]
@@ -226,119 +228,119 @@ class _Walk:
         words = (
             "distinct compares rows without their key"
             if everything
-            else f"dropDuplicates({_listed(keys)}) compares rows of different keys"
+            else f"dropDuplicates({_name_list(keys)}) compares rows of different keys"
         )
         rows = self._kept_apart(node, below, held, words)
-        return Relation(below.output, rows, below.origins, below.unique | {frozenset(held)})
+        return PlanRelation(below.output, rows, below.origins, below.unique | {frozenset(held)})
 
-    def _window(self, node: Node) -> Relation:
+    def _window(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
         added = node.expressions("windowExpressions")
         partition = node.expressions("partitionSpec")
         held = [each for each in map(root, partition) if each is not None]
         words = (
-            f"a window partitioned by {_listed(partition)} spans rows of different keys"
+            f"a window partitioned by {_name_list(partition)} spans rows of different keys"
             if partition
             else "a window without partitionBy spans all rows"
         )
         rows = self._kept_apart(node, below, held, words)
-        return Relation((*below.output, *_columns(added)), rows, below.origins, below.unique)
+        return PlanRelation((*below.output, *_columns(added)), rows, below.origins, below.unique)
 
-    def _kept_apart(self, node: Node, below: Relation, held: Iterable[Attribute], words: str) -> Rows:
+    def _kept_apart(self, node: Node, below: PlanRelation, held: Iterable[Attribute], words: str) -> Rows:
         """The rows below, when these attributes tell their keys apart."""
         rows, attributes = below.rows, frozenset(held)
-        if isinstance(rows, Spread) and rows.within(attributes) is None:
+        if isinstance(rows, Spread) and rows.restrict_to(attributes) is None:
             if all(rows.holders[name] & attributes for name in rows.domain.columns):
                 words += ": it is NULL in rows that an outer join keeps"
             self._refuse(
                 node, below, words,
                 f"carry the key along: {self._key_words(below)} has to be among these columns",
             )  # fmt: skip
-            return Lost()
+            return UnknownRows()
         return rows
 
-    def _generate(self, node: Node) -> Relation:
+    def _generate(self, node: Node) -> PlanRelation:
         """Rows of one row: explode and its like."""
         below = self.relation(node.children[0])
         output = (*below.output, *_columns(node.expressions("generatorOutput")))
         generator = node.expression("generator")
-        if generator is not None and "UDTF" in generator.kind and not isinstance(below.rows, Whole):
+        if generator is not None and "UDTF" in generator.kind and not isinstance(below.rows, AllRows):
             self._refuse(node, below, "a table function in Python may mix rows of different keys",
                          "use a function of one row, or say trust=True")  # fmt: skip
-        return Relation(output, below.rows, below.origins)
+        return PlanRelation(output, below.rows, below.origins)
 
-    def _expand(self, node: Node) -> Relation:
+    def _expand(self, node: Node) -> PlanRelation:
         """Several rows for each row: unpivot, rollup and cube. Columns that go on keep their ids."""
         below = self.relation(node.children[0])
         output = _columns(node.expressions("output"))
         before = {column.id for column in below.output}
-        return Relation(output, below.renamed(output, {
+        return PlanRelation(output, below.rename(output, {
             column.id: column.id for column in output if column.id in before
         }).rows)  # fmt: skip
 
-    def _union(self, node: Node) -> Relation:
+    def _union(self, node: Node) -> PlanRelation:
         """Columns of one place belong together."""
         parts = [self.relation(child) for child in node.children]
         output = parts[0].output
         rows = [part.rows for part in parts]
-        if any(isinstance(each, Lost) for each in rows):
-            return Relation(output, Lost())
-        if all(isinstance(each, Whole) for each in rows):
-            return Relation(output, Whole())
+        if any(isinstance(each, UnknownRows) for each in rows):
+            return PlanRelation(output, UnknownRows())
+        if all(isinstance(each, AllRows) for each in rows):
+            return PlanRelation(output, AllRows())
         spreads = [each for each in rows if isinstance(each, Spread)]
         if len(spreads) < len(rows):
             self._refuse(
                 node, parts[0], "it unites rows of an input without affects with others; those are never left out",
                 "say what that input affects, too",
             )  # fmt: skip
-            return Relation(output, Lost())
+            return PlanRelation(output, UnknownRows())
         if len({each.domain for each in spreads}) > 1:
             self._refuse(node, parts[0], "it unites rows that lead to the key in different ways",
                          "join each part with what holds the key first")  # fmt: skip
-            return Relation(output, Lost())
-        return Relation(output, united(parts, spreads))
+            return PlanRelation(output, UnknownRows())
+        return PlanRelation(output, unite(parts, spreads))
 
-    def _set_operation(self, node: Node) -> Relation:
+    def _set_operation(self, node: Node) -> PlanRelation:
         """Intersect and except compare whole rows: a key is in one place on both sides."""
         left, right = (self.relation(child) for child in node.children)
-        if isinstance(left.rows, Lost) or isinstance(right.rows, Lost):
-            return Relation(left.output, Lost())
+        if isinstance(left.rows, UnknownRows) or isinstance(right.rows, UnknownRows):
+            return PlanRelation(left.output, UnknownRows())
         everything = frozenset({frozenset(column.id for column in left.output)})
         unique = left.unique if node.fields.get("isAll") else left.unique | everything
-        kept = Relation(left.output, left.rows, left.origins, unique)
-        if isinstance(right.rows, Whole):
+        kept = PlanRelation(left.output, left.rows, left.origins, unique)
+        if isinstance(right.rows, AllRows):
             return kept
         if isinstance(left.rows, Spread) and left.rows.domain == right.rows.domain:
-            both = united([left, right], [left.rows, right.rows])
-            if both.within(column.id for column in left.output) is not None:
+            both = unite([left, right], [left.rows, right.rows])
+            if both.restrict_to(column.id for column in left.output) is not None:
                 return kept.with_rows(both)
         self._refuse(node, left, f"{node.kind.lower()} compares rows of different keys",
                      "have the key in the same column on both sides")  # fmt: skip
-        return kept.with_rows(Lost())
+        return kept.with_rows(UnknownRows())
 
-    def _join(self, node: Node) -> Relation:
+    def _join(self, node: Node) -> PlanRelation:
         return self._join_on(node, equalities(node.expression("condition")))
 
-    def _join_on(self, node: Node, matched: Sequence[Equality]) -> Relation:
+    def _join_on(self, node: Node, matched: Sequence[Equality]) -> PlanRelation:
         left, right = (self.relation(child) for child in node.children)
-        kind = node.named("joinType")
+        kind = node.object_name("joinType")
         sides = JoinSides.of(left, right, matched)
         rows = join_rows(kind, sides, self.lineage)
         if rows is None:
             what, hint = refusal_of(kind, sides, self.lineage)
             self.proof.obstacles.append(Obstacle(node, what, hint))
-            rows = Lost()
+            rows = UnknownRows()
         if kind in ("LeftSemi", "LeftAnti") or kind.startswith("ExistenceJoin"):
-            return Relation(left.output, rows, left.origins, left.unique)
+            return PlanRelation(left.output, rows, left.origins, left.unique)
         keeps = {"LeftOuter": "left", "RightOuter": "right", "FullOuter": "both"}.get(kind, "none")
-        return Relation(
+        return PlanRelation(
             (*left.output, *right.output),
             rows,
             {**left.origins, **right.origins},
-            joined_unique(left, right, sides.pairs(), keeps=keeps),
+            unique_of_join(left, right, sides.pairs(), keeps=keeps),
         )
 
-    def _with_cte(self, node: Node) -> Relation:
+    def _with_cte(self, node: Node) -> PlanRelation:
         for defined in node.expressions("cteDefs"):
             before = self._readings
             found = self.relation(defined.children[0])
@@ -347,42 +349,44 @@ class _Walk:
         plan = node.expression("plan")
         return self.relation(plan if plan is not None else node.children[-1])
 
-    def _cte_reference(self, node: Node) -> Relation:
+    def _cte_reference(self, node: Node) -> PlanRelation:
         """Columns have new ids, place by place."""
         defined = self._defined.get(int(node.fields.get("cteId", -1)))
         output = _columns(node.expressions("output"))
         if defined is None or len(output) != len(defined.relation.output):
-            return self._unknown(node)
+            return self._unknown_node(node)
         columns = {new.id: old.id for new, old in zip(output, defined.relation.output, strict=True)}
         readings = {reading: self._readings + place for place, reading in enumerate(defined.readings, 1)}
         self._readings += len(readings)
         self.proof.again[node] = columns
-        found = defined.relation.renamed(output, columns)
+        found = defined.relation.rename(output, columns)
         origins = {
             held: replace(origin, reading=readings[origin.reading]) for held, origin in found.origins.items()
         }
         return replace(found, origins=origins)
 
-    def _look_into_subqueries(self, node: Node, found: Relation) -> None:
+    def _look_into_subqueries(self, node: Node, found: PlanRelation) -> None:
         for expression in node.all_expressions():
             for plan in subqueries(expression):
                 inner = self.relation(plan)
-                if not isinstance(inner.rows, Whole | Lost) and not isinstance(found.rows, Lost):
+                if not isinstance(inner.rows, AllRows | UnknownRows) and not isinstance(
+                    found.rows, UnknownRows
+                ):
                     self._refuse(node, found, "a subquery looks at rows of all keys",
                                  "write it as a join that has the key on both sides")  # fmt: skip
 
-    def _refuse(self, node: Node, below: Relation, what: str, hint: str) -> None:
-        if not isinstance(below.rows, Lost):
+    def _refuse(self, node: Node, below: PlanRelation, what: str, hint: str) -> None:
+        if not isinstance(below.rows, UnknownRows):
             self.proof.obstacles.append(Obstacle(node, what, hint))
 
-    def _key_words(self, relation: Relation) -> str:
+    def _key_words(self, relation: PlanRelation) -> str:
         return key_words(relation) or ", ".join(self.lineage.key)
 
-    def conclude(self, plan: Node, result: Relation) -> None:
+    def conclude(self, plan: Node, result: PlanRelation) -> None:
         """The columns of the result that are named like the key hold what the inputs' ``affects`` say."""
-        if isinstance(result.rows, Lost):
+        if isinstance(result.rows, UnknownRows):
             return
-        if isinstance(result.rows, Whole):
+        if isinstance(result.rows, AllRows):
             self.proof.obstacles.append(Obstacle(plan, "its result is made of inputs without affects alone",
                                                  "say what the inputs affect"))  # fmt: skip
             return
@@ -401,7 +405,7 @@ class _Walk:
                 self.proof.obstacles.append(self._foreign_key(plan, result, column))
         self.proof.never_null = not self.proof.obstacles and set(self.lineage.key) <= result.rows.never_null
 
-    def _foreign_key(self, plan: Node, result: Relation, column: Column) -> Obstacle:
+    def _foreign_key(self, plan: Node, result: PlanRelation, column: OutputColumn) -> Obstacle:
         """Its key is not what ``affects`` say."""
         rows = result.rows
         assert isinstance(rows, Spread)
@@ -423,25 +427,25 @@ class _Walk:
         return Obstacle(plan, what, hint)
 
 
-def _marked(node: Node) -> str:
+def _marked_input(node: Node) -> str:
     """The input that an alias marks; "" for an alias of the user's."""
     identifier = node.fields.get("identifier")
     name = str(identifier.get("name", "")) if isinstance(identifier, dict) else ""
     return name.removeprefix(MARK) if name.startswith(MARK) else ""
 
 
-def _columns(expressions: Iterable[Node]) -> tuple[Column, ...]:
-    return tuple(Column(each.id, each.name) for each in expressions if "exprId" in each.fields)
+def _columns(expressions: Iterable[Node]) -> tuple[OutputColumn, ...]:
+    return tuple(OutputColumn(each.id, each.name) for each in expressions if "exprId" in each.fields)
 
 
-def _listed(expressions: Iterable[Node]) -> str:
+def _name_list(expressions: Iterable[Node]) -> str:
     return ", ".join(name for each in expressions for name in names_in(each)[:1]) or "nothing"
 
 
 def _groups(grouping: Sequence[Node]) -> str:
     if not grouping:
         return "it aggregates over all rows"
-    return f"it groups by {_listed(grouping)}, so that rows of different keys fall into one group"
+    return f"it groups by {_name_list(grouping)}, so that rows of different keys fall into one group"
 
 
 _ANY_KEY = "may give rows any key", "say trust=True when it keeps the key"
@@ -460,7 +464,7 @@ _UNPROVABLE = {
     "HiveTableRelation": _FILES,
 }
 
-_Rule = Callable[[_Walk, Node], Relation]
+_Rule = Callable[[_Walk, Node], PlanRelation]
 _RULES: dict[str, _Rule] = {
     "Aggregate": _Walk._aggregate,
     "CTERelationRef": _Walk._cte_reference,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from tailrace.projections.analysis.expressions import root, values_of
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.spread import Attribute, Proof, Relation
+from tailrace.projections.analysis.spread import Attribute, PlanRelation, Proof
 
-Origin = tuple[str, str]
+NumericColumn = tuple[str, str]
 """An input and its column; ``after.price`` of changes."""
-Held = Mapping[str, frozenset[Origin]]
+Held = Mapping[str, frozenset[NumericColumn]]
 """The numeric text that a value is (under ""), or that its fields are, by their names."""
-Use = tuple[Origin, str, tuple[str, ...]]
+Use = tuple[NumericColumn, str, tuple[str, ...]]
 """What is done with such text that must not be: whose, in words, and the calls in the source that do it."""
 
 _NUMBERS = frozenset({"float", "double", "byte", "short", "integer", "long"})
@@ -68,53 +68,55 @@ class NumericTexts:
     _columns: dict[Attribute, Held] = field(default_factory=dict)
     _found: list[Use] = field(default_factory=list)
 
-    def uses(self, node: Node, below: Sequence[Relation], relation: Relation) -> list[Use]:
+    def uses(self, node: Node, below: Sequence[PlanRelation], relation: PlanRelation) -> list[Use]:
         """What an operator does with such text that it must not; the columns that it makes are remembered.
         ``relation`` is all that is ``below`` it."""
         self._found = []
         if any(self.inputs.values()):
             for _, expression, column in node.columns_made():
-                held = self._held(expression, relation, {})
+                held = self._text_of(expression, relation, {})
                 if column is not None:
-                    self._columns[column] = _together([self._columns.get(column, {}), held])
+                    self._columns[column] = _merge([self._columns.get(column, {}), held])
             self._found += self._compared_rows(node, below)
             for new, old in self.proof.renames(node):
-                self._columns[new] = _together([self._columns.get(new, {}), self._of_column(old, relation)])
+                self._columns[new] = _merge([self._columns.get(new, {}), self._text_of_column(old, relation)])
             if node.kind == "Generate" and (generator := node.expression("generator")) is not None:
-                held = self._held(generator, relation, {})
+                held = self._text_of(generator, relation, {})
                 for made in node.expressions("generatorOutput"):
                     self._columns[made.id] = {"": _any_of(held), **held}
         return list(dict.fromkeys(self._found))
 
-    def columns(self, relation: Relation) -> frozenset[str]:
+    def columns(self, relation: PlanRelation) -> frozenset[str]:
         """The columns of a relation that are such text, or lists of it; ``paid.price`` of structs."""
         return frozenset(
             f"{column.name}.{inside}" if inside else column.name
             for column in relation.output
-            for inside, origins in self._of_column(column.id, relation).items()
+            for inside, origins in self._text_of_column(column.id, relation).items()
             if origins
         )
 
-    def _held(self, inner: Node, relation: Relation, common: Held) -> Held:
+    def _text_of(self, inner: Node, relation: PlanRelation, common: Held) -> Held:
         """The numeric text that an expression is. ``common``: what BETWEEN and its like say once and use twice."""
         if inner.kind == "With":
             defined = [child for child in inner.children if child.kind == "CommonExpressionDef"]
-            common = _together(self._held(each.children[0], relation, common) for each in defined)
+            common = _merge(self._text_of(each.children[0], relation, common) for each in defined)
             others = [child for child in inner.children if child.kind != "CommonExpressionDef"]
-            return _together([self._held(each, relation, common) for each in others])
+            return _merge([self._text_of(each, relation, common) for each in others])
         lambdas = [child for child in inner.children if child.kind == "LambdaFunction"]
-        below = [{} if child in lambdas else self._held(child, relation, common) for child in inner.children]
+        below = [
+            {} if child in lambdas else self._text_of(child, relation, common) for child in inner.children
+        ]
         for each in lambdas:
             for variable in each.children[1:]:
-                self._columns[variable.id] = _together(below)
-            self._held(each.children[0], relation, common)
+                self._columns[variable.id] = _merge(below)
+            self._text_of(each.children[0], relation, common)
         self._judge(inner, below, relation)
-        return common if inner.kind == "CommonExpressionRef" else self._passed_on(inner, below, relation)
+        return common if inner.kind == "CommonExpressionRef" else self._passed_text(inner, below, relation)
 
-    def _passed_on(self, inner: Node, below: Sequence[Held], relation: Relation) -> Held:
+    def _passed_text(self, inner: Node, below: Sequence[Held], relation: PlanRelation) -> Held:
         match inner.kind:
             case "AttributeReference" | "NamedLambdaVariable":
-                return self._of_column(inner.id, relation)
+                return self._text_of_column(inner.id, relation)
             case "GetStructField":
                 return {"": below[0].get(inner.name, frozenset())}
             case "CreateNamedStruct":
@@ -123,17 +125,17 @@ class NumericTexts:
             case "Cast":
                 return below[0] if inner.type == "string" else {}
             case "If" | "CaseWhen":
-                return _together(values_of(inner.kind, below))
+                return _merge(values_of(inner.kind, below))
             case "MaxBy" | "MaxMinByK" | "MinBy":
                 return below[0]
             case "ListQuery" | "ScalarSubquery":
                 plan = inner.expression("plan")
                 query = self.proof.relations.get(plan) if plan is not None else None
-                return _together(self._of_column(each.id, query) for each in query.output) if query else {}
+                return _merge(self._text_of_column(each.id, query) for each in query.output) if query else {}
             case kind:
-                return _together(below) if kind in _PASSES_ON else {}
+                return _merge(below) if kind in _PASSES_ON else {}
 
-    def _of_column(self, attribute: Attribute, relation: Relation) -> Held:
+    def _text_of_column(self, attribute: Attribute, relation: PlanRelation) -> Held:
         if attribute in self._columns:
             return self._columns[attribute]
         origin = relation.origins.get(attribute)
@@ -145,19 +147,19 @@ class NumericTexts:
         found |= {"": origin.column} if origin.column in texts else {}
         return {name: frozenset({(origin.input, text)}) for name, text in found.items()}
 
-    def _judge(self, inner: Node, below: Sequence[Held], relation: Relation) -> None:
-        words, used = "", frozenset[Origin]()
+    def _judge(self, inner: Node, below: Sequence[Held], relation: PlanRelation) -> None:
+        words, used = "", frozenset[NumericColumn]()
         if inner.kind == "Cast" and inner.type in _NUMBERS:
             words, used = f"is read as {inner.type}", below[0].get("", frozenset())
             if used:
                 self.numbers.add(inner)
         elif inner.kind in _WITH_OUTER_COLUMNS:
-            words, used = "is compared with a subquery's rows", _any_of(_together(below))
+            words, used = "is compared with a subquery's rows", _any_of(_merge(below))
         elif inner.kind in _EQUAL:
-            words, used = f"is compared as text ({_EQUAL[inner.kind]})", _any_of(_together(below))
+            words, used = f"is compared as text ({_EQUAL[inner.kind]})", _any_of(_merge(below))
         elif inner.kind == "AggregateExpression" and inner.fields.get("isDistinct"):
             words = "is compared as text (distinct)"
-            used = _any_of(_together(self._held(each, relation, {}) for each in inner.children[0].children))
+            used = _any_of(_merge(self._text_of(each, relation, {}) for each in inner.children[0].children))
         elif inner.kind in _ORDER or inner.kind in _ORDERED_BY:
             words = f"is compared as text ({_ORDER.get(inner.kind) or _ORDERED_BY[inner.kind]})"
             compared = list(zip(inner.children, below, strict=True))
@@ -165,19 +167,19 @@ class NumericTexts:
                 used |= _ordering(child, held, relation)
         self._found += [(origin, words, ()) for origin in sorted(used)]
 
-    def _compared_rows(self, node: Node, below: Sequence[Relation]) -> Iterator[Use]:
+    def _compared_rows(self, node: Node, below: Sequence[PlanRelation]) -> Iterator[Use]:
         """The numeric text by which an operator tells rows apart."""
         field, words = _GROUPING.get(node.kind, ("", node.kind.lower()))
         if node.kind in ("Except", "Intersect"):
-            origins = self._of_sides(*below)
+            origins = self._compared_columns(*below)
         elif node.kind == "Distinct":
-            origins = self._of_groups(
-                [(c.id, self._of_column(c.id, below[0])) for c in below[0].output], below[0]
+            origins = self._grouped_columns(
+                [(c.id, self._text_of_column(c.id, below[0])) for c in below[0].output], below[0]
             )
         elif field:
             compared = node.expressions(field)
-            origins = self._of_groups(
-                [(root(each), self._held(each, below[0], {})) for each in compared], below[0]
+            origins = self._grouped_columns(
+                [(root(each), self._text_of(each, below[0], {})) for each in compared], below[0]
             )
             if node.kind == "Deduplicate" and len(compared) == len(below[0].output):
                 words = "distinct"
@@ -186,9 +188,9 @@ class NumericTexts:
         for origin in origins:
             yield origin, f"is compared as text ({words})", _GROUPING_CALLS[words]
 
-    def _of_groups(
-        self, compared: Sequence[tuple[Attribute | None, Held]], relation: Relation
-    ) -> Iterator[Origin]:
+    def _grouped_columns(
+        self, compared: Sequence[tuple[Attribute | None, Held]], relation: PlanRelation
+    ) -> Iterator[NumericColumn]:
         known = [attribute for attribute, _ in compared if attribute is not None]
         with_key = relation.readings_with_key(known, self.keys)
         for attribute, held in () if relation.is_unique(known) else compared:
@@ -196,7 +198,7 @@ class NumericTexts:
             if origin is None or origin.reading not in with_key:
                 yield from sorted(_any_of(held))
 
-    def _of_sides(self, left: Relation, right: Relation) -> Iterator[Origin]:
+    def _compared_columns(self, left: PlanRelation, right: PlanRelation) -> Iterator[NumericColumn]:
         """Text that is compared with that of other rows. Rows of one input that have its key in common are the same."""
         sides = [(one.id, other.id) for one, other in zip(left.output, right.output, strict=False)]
         same = {
@@ -210,15 +212,15 @@ class NumericTexts:
         for one, other in sides:
             if one not in same or left.origins[one].reading not in with_key:
                 yield from sorted(
-                    _any_of(self._of_column(one, left)) | _any_of(self._of_column(other, right))
+                    _any_of(self._text_of_column(one, left)) | _any_of(self._text_of_column(other, right))
                 )
 
 
-def _ordering(expression: Node, held: Held, relation: Relation) -> frozenset[Origin]:
+def _ordering(expression: Node, held: Held, relation: PlanRelation) -> frozenset[NumericColumn]:
     """The numeric text that an order goes by: of a struct the fields up to those that no two rows share."""
     if expression.kind != "CreateNamedStruct":
         return _any_of(held)
-    used, known = frozenset[Origin](), list[Attribute]()
+    used, known = frozenset[NumericColumn](), list[Attribute]()
     for name, value in zip(expression.children[::2], expression.children[1::2], strict=True):
         if relation.is_unique(known):
             break
@@ -228,14 +230,14 @@ def _ordering(expression: Node, held: Held, relation: Relation) -> frozenset[Ori
     return used
 
 
-def _together(several: Iterable[Held]) -> Held:
-    found: dict[str, frozenset[Origin]] = {}
+def _merge(several: Iterable[Held]) -> Held:
+    found: dict[str, frozenset[NumericColumn]] = {}
     for held in several:
         for name, origins in held.items():
             found[name] = found.get(name, frozenset()) | origins
     return found
 
 
-def _any_of(held: Held) -> frozenset[Origin]:
+def _any_of(held: Held) -> frozenset[NumericColumn]:
     """All the numeric text that a value holds."""
-    return frozenset[Origin]().union(*held.values())
+    return frozenset[NumericColumn]().union(*held.values())

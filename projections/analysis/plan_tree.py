@@ -104,7 +104,7 @@ class Node:
         value = self.fields.get("dataType")
         return str(value.get("type", "")) if isinstance(value, dict) else str(value or "")
 
-    def named(self, field: str) -> str:
+    def object_name(self, field: str) -> str:
         """The name of a Scala object in a field: ``LeftOuter`` for a join's type."""
         value = self.fields.get(field)
         if isinstance(value, dict):
@@ -158,14 +158,14 @@ def _short(name: str) -> str:
 
 def plan_json(result: DataFrame) -> str:
     """The plan in one call, for ``read``. Spark leaves out what ``unpivot`` makes; that is asked of its operator."""
-    plan = _analysed(result)
+    plan = _analysed_plan(result)
     text = str(plan.toJSON())
     if _HIDDEN not in text:
         return text
     nodes = json.loads(text)
-    for value, node in zip(nodes, _below(plan), strict=True):
+    for value, node in zip(nodes, _walk(plan), strict=True):
         if value.get("projections", ()) is None:
-            rows = map(_listed, _listed(node.projections()))
+            rows = map(_to_list, _to_list(node.projections()))
             value["projections"] = [[json.loads(each.toJSON()) for each in row] for row in rows]
     return json.dumps(nodes)
 
@@ -174,7 +174,7 @@ def holds_rows(result: DataFrame) -> bool:
     """Has its plan rows that another plan gives, which it does not show? So it is behind ``checkpoint`` and ``rdd``;
     ``createDataFrame`` of Python's values has none but those."""
     for part in _parts(result):
-        for leaf in _listed(part.collectLeaves()):
+        for leaf in _to_list(part.collectLeaves()):
             if leaf.getClass().getSimpleName() == "LogicalRDD":
                 rows = leaf.rdd()
                 if rows.checkpointData().isDefined() or "SQLExecutionRDD" in rows.toDebugString():
@@ -182,35 +182,35 @@ def holds_rows(result: DataFrame) -> bool:
     return False
 
 
-def not_deterministic(result: DataFrame) -> frozenset[str]:
+def nondeterministic_classes(result: DataFrame) -> frozenset[str]:
     """The classes of the expressions that Spark says are not deterministic, without those that are so for what is in
     them."""
     parts = [part for part in _parts(result) if not part.deterministic()]
-    expressions = [each for part in parts for node in _below(part) for each in _listed(node.expressions())]
-    return frozenset(made for each in expressions for made in _own(each))
+    expressions = [each for part in parts for node in _walk(part) for each in _to_list(node.expressions())]
+    return frozenset(made for each in expressions for made in _own_classes(each))
 
 
-def _analysed(result: DataFrame) -> Any:
+def _analysed_plan(result: DataFrame) -> Any:
     frame: Any = result
     return frame._jdf.queryExecution().analyzed()
 
 
 def _parts(result: DataFrame) -> list[Any]:
-    plan = _analysed(result)
-    return [plan, *_listed(plan.subqueriesAll())]
+    plan = _analysed_plan(result)
+    return [plan, *_to_list(plan.subqueriesAll())]
 
 
-def _below(node: Any) -> Iterator[Any]:
+def _walk(node: Any) -> Iterator[Any]:
     yield node
-    for child in _listed(node.children()):
-        yield from _below(child)
+    for child in _to_list(node.children()):
+        yield from _walk(child)
 
 
-def _own(expression: Any) -> Iterator[str]:
+def _own_classes(expression: Any) -> Iterator[str]:
     if not expression.deterministic():
-        inside = [name for child in _listed(expression.children()) for name in _own(child)]
+        inside = [name for child in _to_list(expression.children()) for name in _own_classes(child)]
         yield from inside or [str(expression.getClass().getSimpleName())]
 
 
-def _listed(of_scala: Any) -> list[Any]:
+def _to_list(of_scala: Any) -> list[Any]:
     return [of_scala.apply(at) for at in range(of_scala.size())]

@@ -69,7 +69,7 @@ def _time_texts(given: Iterable[Any]) -> Iterator[re.Match[str]]:
 
 
 @contextmanager
-def watched() -> Iterator[Watch]:
+def watch_calls() -> Iterator[Watch]:
     """Watch the calls of this thread meanwhile."""
     watch, before = Watch(), sys.getprofile()
     sys.setprofile(watch.see)
@@ -82,11 +82,11 @@ def watched() -> Iterator[Watch]:
 def python_clocks(function: Any, watch: Watch) -> list[DefinitionFinding]:
     """Each once: those that the watched calls of the function showed, and those of constants that it uses."""
     if isinstance(function, SqlQuery):
-        return list(_in_query(function))
-    return list(dict.fromkeys([*watch.found, *_made_before(watch)]))
+        return list(_query_clocks(function))
+    return list(dict.fromkeys([*watch.found, *_earlier_clocks(watch)]))
 
 
-def _in_query(query: SqlQuery) -> Iterator[DefinitionFinding]:
+def _query_clocks(query: SqlQuery) -> Iterator[DefinitionFinding]:
     """Those among the words that count, which comments are none of."""
     said = {match[0].lower() for match in _TIME_TEXT.finditer(" ".join(query.words))}
     for match in _TIME_TEXT.finditer(query.text):
@@ -96,7 +96,7 @@ def _in_query(query: SqlQuery) -> Iterator[DefinitionFinding]:
             yield DefinitionFinding("fail", what, _NOW, f"{query.file}:{line}")
 
 
-def _made_before(watch: Watch) -> Iterator[DefinitionFinding]:
+def _earlier_clocks(watch: Watch) -> Iterator[DefinitionFinding]:
     """What modules of the project made of a clock when they were loaded (constants, defaults, attributes of classes),
     and what functions remember (``functools.cache``), as far as the called functions name it."""
     spaces = {id(space): space for space in (*watch.codes.values(), *map(vars, list(sys.modules.values())))}
@@ -117,11 +117,11 @@ def _made_before(watch: Watch) -> Iterator[DefinitionFinding]:
 
 def _clocks_of(statement: ast.stmt, used: set[str], space: Mapping[str, Any]) -> Iterator[DefinitionFinding]:
     """The clocks by which a statement of a module makes names that are used."""
-    parts = list(_at_load(statement))
+    parts = list(_nodes_at_load(statement))
     made = {each.id for each in parts if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     made |= {each.name for each in parts if isinstance(each, ast.FunctionDef | ast.ClassDef)}
     for name in made & used:
-        calls = [_named(each.func, space) for each in parts if isinstance(each, ast.Call)]
+        calls = [_resolve(each.func, space) for each in parts if isinstance(each, ast.Call)]
         remembers = hasattr(space[name], "cache_info")
         if (level := _level([*calls, space[name]] if remembers else calls, set())) is not None:
             # Of a function the default may not be taken, of a class another attribute be read.
@@ -131,18 +131,18 @@ def _clocks_of(statement: ast.stmt, used: set[str], space: Mapping[str, Any]) ->
             yield DefinitionFinding(level if is_sure else "warn", what, _NOW, place)
 
 
-def _at_load(node: ast.AST) -> Iterator[ast.AST]:
+def _nodes_at_load(node: ast.AST) -> Iterator[ast.AST]:
     """What of it runs when its module is loaded: no bodies of functions."""
     yield node
     body = node.args if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else node
     for child in ast.iter_child_nodes(body):
-        yield from _at_load(child)
+        yield from _nodes_at_load(child)
 
 
-def _named(expression: ast.expr, names: Mapping[str, Any]) -> Any:
+def _resolve(expression: ast.expr, names: Mapping[str, Any]) -> Any:
     """What a dotted name stands for in a module."""
     if isinstance(expression, ast.Attribute):
-        return getattr(_named(expression.value, names), expression.attr, None)
+        return getattr(_resolve(expression.value, names), expression.attr, None)
     return names.get(expression.id) if isinstance(expression, ast.Name) else None
 
 

@@ -1,8 +1,9 @@
 """Which rows a node of a plan has when its inputs are restricted to some keys.
 
 A refresh of the keys K gives the function only those rows of its inputs that take part in K. Its result is right when
-every node of the plan then has either all of its rows (``Whole``: it is made of inputs that are not restricted) or just
-those of its rows whose key is in K (``Spread``). Which of its columns hold that key is followed from the inputs up.
+every node of the plan then has either all of its rows (``AllRows``: it is made of inputs that are not restricted) or
+just those of its rows whose key is in K (``Spread``). Which of its columns hold that key is followed from
+the inputs up.
 
 A row of an input that is declared ``Through`` another one is there when its link has a value that a row of that other
 input has at K: it is spread over the *links* of K (``Domain``), until a join with that other input leads back to keys.
@@ -32,12 +33,12 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class AllRows:
     """All rows, whatever keys are requested."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class UnknownRows:
     """Nothing is known any more: an operator below mixes rows of several keys, and was named."""
 
 
@@ -67,7 +68,7 @@ class Spread:
             frozenset(never_null),
         )
 
-    def within(self, attributes: Iterable[Attribute]) -> Spread | None:
+    def restrict_to(self, attributes: Iterable[Attribute]) -> Spread | None:
         """What is left when only these attributes are; None when they do not tell the key."""
         kept = frozenset(attributes)
         covers = {
@@ -83,11 +84,11 @@ class Spread:
         return frozenset({attribute}) in self.covers[name]
 
 
-Rows = Whole | Lost | Spread
+Rows = AllRows | UnknownRows | Spread
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class InputColumn:
     """Where an attribute comes from unchanged: a column of one reading of an input. Attributes of one reading are of
     one row of it, or all NULL together (an outer join)."""
 
@@ -97,7 +98,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class OutputColumn:
     """A column of a node."""
 
     id: int
@@ -105,15 +106,15 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class PlanRelation:
     """What is known of the rows of a node. ``unique`` are sets of attributes that no two rows share."""
 
-    output: tuple[Column, ...]
+    output: tuple[OutputColumn, ...]
     rows: Rows
-    origins: Mapping[Attribute, Origin] = field(default_factory=dict)
+    origins: Mapping[Attribute, InputColumn] = field(default_factory=dict)
     unique: frozenset[frozenset[Attribute]] = frozenset()
 
-    def with_rows(self, rows: Rows) -> Relation:
+    def with_rows(self, rows: Rows) -> PlanRelation:
         return replace(self, rows=rows)
 
     def is_unique(self, attributes: Iterable[Attribute]) -> bool:
@@ -135,7 +136,7 @@ class Relation:
             if any(held.issuperset(key) for key in keys.get(name, ()))
         }
 
-    def renamed(self, output: tuple[Column, ...], roots: Mapping[int, Attribute]) -> Relation:
+    def rename(self, output: tuple[OutputColumn, ...], roots: Mapping[int, Attribute]) -> PlanRelation:
         """The same rows with other columns. ``roots`` are the new columns that hold an old attribute as it is."""
         names: dict[Attribute, list[Attribute]] = {}
         for new, old in roots.items():
@@ -149,15 +150,15 @@ class Relation:
             return [*direct, *fields]
 
         origins = {new: origin for old, origin in self.origins.items() for new in new_names(old)}
-        return Relation(
-            output, _renamed(self.rows, new_names), origins, _limited(_sets(self.unique, new_names))
+        return PlanRelation(
+            output, _rename(self.rows, new_names), origins, _limit(_sets(self.unique, new_names))
         )
 
 
 NewNames = Callable[[Attribute], list[Attribute]]
 
 
-def _renamed(rows: Rows, new_names: NewNames) -> Rows:
+def _rename(rows: Rows, new_names: NewNames) -> Rows:
     """Key columns may be lost on the way: that is noticed where the key is needed."""
     if not isinstance(rows, Spread):
         return rows
@@ -174,12 +175,12 @@ def _sets(sets: Iterable[frozenset[Attribute]], new_names: NewNames) -> frozense
     )
 
 
-def _limited(sets: Iterable[frozenset[Attribute]]) -> frozenset[frozenset[Attribute]]:
+def _limit(sets: Iterable[frozenset[Attribute]]) -> frozenset[frozenset[Attribute]]:
     return frozenset(sorted(sets, key=lambda key: (len(key), sorted(map(str, key))))[:_MOST_KEYS])
 
 
-def joined_unique(
-    left: Relation, right: Relation, pairs: Iterable[tuple[Attribute, Attribute]], *, keeps: str
+def unique_of_join(
+    left: PlanRelation, right: PlanRelation, pairs: Iterable[tuple[Attribute, Attribute]], *, keeps: str
 ) -> frozenset[frozenset[Attribute]]:
     """Unique keys of a join. ``keeps`` names the sides of which no row is lost: ``left``, ``right``, ``both`` (full) or
     ``none`` (inner)."""
@@ -189,10 +190,10 @@ def joined_unique(
         found |= left.unique
     if keeps in ("none", "right") and left.is_unique(left_side for left_side, _ in matched):
         found |= right.unique
-    return _limited(found)
+    return _limit(found)
 
 
-def key_words(relation: Relation) -> str:
+def key_words(relation: PlanRelation) -> str:
     """The columns that hold a relation's key, as the user wrote them: ``orders.customer_id``."""
     rows = relation.rows
     if not isinstance(rows, Spread):
@@ -227,7 +228,7 @@ def joint(below: Rows, rows: Rows, held: Sequence[Attribute], column: int) -> Ro
     return replace(rows, holders=holders, covers=covers)
 
 
-def narrowed(rows: Spread, known: set[Attribute]) -> Spread:
+def narrow(rows: Spread, known: set[Attribute]) -> Spread:
     """Holders that a filter leaves no NULL in hold the key for certain, which then is not NULL either."""
     covers = {
         name: rows.covers[name] | {frozenset({held}) for held in rows.holders[name] & known}
@@ -237,7 +238,7 @@ def narrowed(rows: Spread, known: set[Attribute]) -> Spread:
     return replace(rows, covers=covers, never_null=rows.never_null | never)
 
 
-def united(parts: Sequence[Relation], spreads: Sequence[Spread]) -> Spread:
+def unite(parts: Sequence[PlanRelation], spreads: Sequence[Spread]) -> Spread:
     """What holds the key in the same place of every part. The columns are those of the first."""
     first = parts[0].output
     holders: dict[str, frozenset[Attribute]] = {}
@@ -281,7 +282,7 @@ class Proof:
     common table expression is read, its columns by their new ids. ``never_null``: rows whose inputs have NULL where
     ``affects`` says the key is are left out of the result."""
 
-    relations: dict[Node, Relation] = field(default_factory=dict)
+    relations: dict[Node, PlanRelation] = field(default_factory=dict)
     again: dict[Node, Mapping[int, int]] = field(default_factory=dict)
     obstacles: list[Obstacle] = field(default_factory=list)
     never_null: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tailrace.eventstore.errors import HistoryGone, IncompleteTopic, TailraceError
 from tailrace.eventstore.model.position import Cut
-from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.compute.read_plan import require_changes
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection, Through
@@ -94,7 +94,7 @@ def _plan_step(
     if not waits:
         return plan_reachable(StepInput(ctx, projection, live, cut))[0]
     last = ctx.store.steps.last(live.projection, live.number)
-    refused = declared_against(projection)
+    refused = declaration_refusal(projection)
     what = f"after projection {', '.join(waits)}, refreshed before it"
     from_epoch = last.to_epoch if last else 0
     if refused is not None:

@@ -23,7 +23,7 @@ from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut
-from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, files_of
@@ -95,7 +95,7 @@ def plan_generation(step: StepInput) -> Plan:
 
 def _objection(step: StepInput, last: DerivedRun, changed: Sequence[str]) -> tuple[Cause, str] | None:
     """The first reason against an incremental step, with its kind; the cheapest questions come first."""
-    if why := declared_against(step.projection):
+    if why := declaration_refusal(step.projection):
         return "definition", why
     if why := reason_against(step, last.to_epoch, changed):
         return "input", why

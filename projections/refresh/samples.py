@@ -13,7 +13,7 @@ from random import Random
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.state.key_lookup import TooLarge
-from tailrace.projections.analysis.guards import plan_says
+from tailrace.projections.analysis.guards import plan_refusal
 from tailrace.projections.compute.bucket import BucketTask, placement_of
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import ProjectionFailed
@@ -65,7 +65,7 @@ def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
     nothing to compare with."""
     ctx, projection, generation = step.ctx, step.projection, step.generation
     versions = input_versions(step)
-    refused, never_null = plan_says(ctx, projection)
+    refused, never_null = plan_refusal(ctx, projection)
     if refused is not None:
         return SampleProof(versions, refused, projection.trust)
     lineage = lineage_of(projection)

@@ -21,7 +21,7 @@ from tailrace.eventstore.catalog.leases import LeaseEnded
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.projection_steps import DerivedRun, NewStep
-from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import compute, define, require_schema
 from tailrace.projections.compute.frames import frames
@@ -112,7 +112,7 @@ def take_step(
             task.discard()
             raise
         task.forget_receipts()
-    if computed.kind == "full" and step.follows_log and not declared_against(projection):
+    if computed.kind == "full" and step.follows_log and not declaration_refusal(projection):
         _prove(step, run)
     return CommittedStep(run, computed.kind, computed.reason, computed.keys, seconds, computed.cause)
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections import ProjectionFailed
-from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
@@ -309,7 +309,7 @@ def test_why_everything_is_computed_is_said_beforehand_where_it_can_be(shop: Sho
         ("def totals(orders)", "def totals(orders, now)", "depends on the time"),
     ):
         (other,) = deploy(TOTALS.replace(old, new)).projections.values()
-        assert words in (declared_against(other) or "")
+        assert words in (declaration_refusal(other) or "")
 
 
 def test_what_shows_only_in_the_rows_is_said_afterwards(shop: ShopLog, deploy: Deploy) -> None:
