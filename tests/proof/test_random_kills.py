@@ -72,7 +72,6 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
         connection.execute(SCHEMA)
     rig.run("init")
     rig.run("capture", "--until-idle")
-    rig.run("rebuild", "totals")
     rng = random.Random(scale.pick(smoke=5, full=200))
     order = ["capture", "source", "run", "mart", "capture"]
     with ExitStack() as stack:

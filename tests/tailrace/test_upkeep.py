@@ -15,7 +15,7 @@ def test_a_running_capture_keeps_the_log_in_order_and_status_and_metrics_show_it
     shop: Project, database: str
 ) -> None:
     text = (shop.folder / "tailrace.toml").read_text()
-    shop.configure(text + "\n[store.upkeep]\nevery_seconds = 0.2\nseal_epochs = 2\nkeep_seconds = 0\n")
+    shop.configure(text + "\n[store.upkeep]\nevery_seconds = 1\nseal_epochs = 2\nkeep_seconds = 0\n")
     shop.ok("init")
     port = free_port()
     capture = shop.start("capture", "--metrics-port", str(port))
@@ -47,7 +47,7 @@ def test_a_running_capture_keeps_the_log_in_order_and_status_and_metrics_show_it
 
 def test_a_round_that_fails_is_said_and_capture_goes_on(shop: Project, database: str) -> None:
     text = (shop.folder / "tailrace.toml").read_text()
-    shop.configure(text + "\n[store.upkeep]\nevery_seconds = 0.2\nseal_epochs = 1\n")
+    shop.configure(text + "\n[store.upkeep]\nevery_seconds = 1\nseal_epochs = 1\n")
     shop.environment["TAILRACE_FAILPOINT"] = "seal_written"  # only upkeep passes there
     shop.ok("init")
     capture = shop.start("capture", "--for", "300")
