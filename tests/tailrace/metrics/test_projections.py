@@ -209,9 +209,9 @@ def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
 
     monkeypatch.setattr(ctx, "fence", slow)
     monkeypatch.setattr(progress, "ask_sink", lambda ctx, of: SinkAnswer(getattr(ctx.fence(of), "epoch", 0)))
-    looks = SinkInspector(seconds=0.5)
+    inspector = SinkInspector(seconds=0.5)
     collector = ProjectionCollector(ctx)
-    monkeypatch.setattr(collector, "_looks", looks)
+    monkeypatch.setattr(collector, "_inspector", inspector)
     began = time.monotonic()
     try:
         for _ in range(2):
@@ -219,13 +219,13 @@ def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
             assert found["projection_sink_up"] == 0 and "projection_position_epoch sink" not in found
             assert found["projection_rows"] == 12
         assert asked == ["totals"]
-        found_by = looks(ctx, [live, *others])
+        found_by = inspector(ctx, [live, *others])
         assert "has not answered within 0.5 s" in found_by["totals"].problem
         assert {found_by[each.projection].epoch for each in others} == {shop.store.cut().epoch}
         assert asked.count("totals") == 1 and time.monotonic() - began < 30
     finally:
         released.set()
-    for thread in looks._under_way["sink mart"]:
+    for thread in inspector._under_way["sink mart"]:
         thread.join(60)
     assert scrape(collector)["projection_sink_up"] == 1
 
