@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import psycopg
+import pytest
 
 from tests.support import REPOSITORY
 from tests.tailrace.conftest import Project, project, until
@@ -25,6 +26,7 @@ def block(language: str, begins: str) -> str:
     return str(found)
 
 
+@pytest.mark.slow
 def test_what_the_page_for_newcomers_says_happens(project: Project, database: str) -> None:
     name = database.rpartition("_")[2]  # slots belong to the server: one name per database
     configuration = block("toml", "[store]")

@@ -301,6 +301,7 @@ def test_a_second_run_or_rebuild_is_told_who_is_at_work_and_the_first_goes_on(
     assert rows_of(ctx, "order_cache") == shop.expected("order_cache")
 
 
+@pytest.mark.slow
 def test_a_killed_rebuild_is_finished_under_its_number(
     shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
 ) -> None:
