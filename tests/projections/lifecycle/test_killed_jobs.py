@@ -144,7 +144,7 @@ def jobs(deploy: Deploy, settings: Settings, tmp_path: Path) -> Iterator[Jobs]:
         files[victim] = settings_file(settings, folder, ["tailrace.demo.shop.projections"])
         text = files[victim].read_text().replace('master = "local[2]"', f'master = "{master}"')
         files[victim].write_text(text.replace("[store]", "[store]\nshared_path = true"))
-    made = Jobs(deploy(), files, random.Random(4))
+    made = Jobs(deploy(), files, random.Random(6))
     yield made
     for folder in made.clusters:
         shutil.rmtree(folder, ignore_errors=True)
