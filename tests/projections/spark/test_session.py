@@ -96,7 +96,7 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
         from tailrace.eventstore.settings import Settings, StoreSettings
         from tailrace.projections import PostgresTable, ProjectionFailed, State, projection
         from tailrace.projections.context import ProjectionContext
-        from tailrace.projections.spark.errors import explained
+        from tailrace.projections.spark.errors import translate_errors
         from tests.fixtures.spark import SPARK
 
         @projection(key="id", sink=PostgresTable("mart", "t"), rows=State("shop.public.t"))
@@ -113,14 +113,14 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
             numbers = context.spark.range(10)
             kill()
             try:
-                with explained(t, "computing its result"):
+                with translate_errors(t, "computing its result"):
                     while True:
                         numbers.count()
             except TransientError as error:
                 print(error.message)
             print(context.spark.range(10).count())
             try:
-                with explained(t, "computing its result"):
+                with translate_errors(t, "computing its result"):
                     raise ConnectionRefusedError("of the user's own")
             except ProjectionFailed as error:
                 print("own")
