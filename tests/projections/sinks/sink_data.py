@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ SCHEMA = pa.schema(
         pa.field("total", pa.decimal128(12, 2)),
     ]
 )
+ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
+BERT = {"customer_id": 2, "name": "Bert", "total": None}
 
 
 def target(

@@ -13,8 +13,7 @@ from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.folder import GenerationsFolder
 from tests.projections.sinks.parquet import test_sink as test_parquet_sink
 from tests.projections.sinks.search import test_sink as test_search_sink
-from tests.projections.sinks.search.test_sink import ANNA
-from tests.projections.sinks.sink_data import fill, target
+from tests.projections.sinks.sink_data import ANNA, fill, target
 
 
 @pytest.mark.parametrize("sink_at", [test_parquet_sink.sink_at, test_search_sink.sink_at])

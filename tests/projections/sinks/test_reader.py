@@ -36,10 +36,9 @@ from tailrace.projections.sinks.specs import (
 from tailrace.testing.sink_contract import SinkContract
 from tailrace.testing.sink_rows import SCHEMA
 from tests.fixtures.servers import ServerFactory
-from tests.projections.sinks.sink_data import apply, fill, target
+from tests.projections.sinks.sink_data import ANNA, apply, fill, target
 from tests.support import REPOSITORY
 
-ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
 DOCUMENT = REPOSITORY / "docs" / "projections" / "reading.md"
 KINDS = ("postgres", "redis hash", "redis json", "redis msgpack", "search", "parquet", "own")

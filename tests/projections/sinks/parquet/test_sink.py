@@ -27,10 +27,8 @@ from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.parquet.reader import ParquetReader
 from tailrace.projections.sinks.parquet.snapshot import MANIFEST
 from tailrace.projections.sinks.specs import ParquetFolder
-from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
+from tests.projections.sinks.sink_data import ANNA, BERT, apply, fence, fill, rows_of, target
 
-ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
-BERT = {"customer_id": 2, "name": "Bert", "total": None}
 CARL = {"customer_id": 3, "name": None, "total": Decimal("7.00")}
 LIVE = "acme/customer_totals/live"
 

@@ -24,11 +24,8 @@ from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.specs import FieldKind, SearchIndex
-from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
+from tests.projections.sinks.sink_data import ANNA, BERT, apply, fence, fill, rows_of, target
 from tests.support import forking
-
-ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
-BERT = {"customer_id": 2, "name": "Bert", "total": None}
 
 
 def sink_at(path: Path, fields: Mapping[str, Any] | None = None) -> Sink:
