@@ -16,7 +16,8 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.log.sources import register_source, register_topic
-from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.metadata import load_progress
+from tailrace.eventstore.model.epoch import EpochBatch, Load, LoadRange, LoadStep, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId, TopicKind
@@ -65,6 +66,32 @@ def test_an_append_without_rows_moves_the_position_and_uses_no_epoch(new_store: 
     state = store.source("shop")
     assert state is not None and (state.commit_lsn, state.end_lsn, state.through_lsn) == (30, 50, 60)
     assert [info.epoch for info in store.epochs()] == [1]
+
+
+@one_catalog
+def test_a_position_before_the_first_commit_is_no_load(new_store: StoreFactory) -> None:
+    """A capture that is loading moves its position; cut off then, the next one must load, not stream."""
+    store = new_store()
+    capture = writer(store)
+    capture.advance(end_lsn=5, through_lsn=5)
+    state = store.source("shop")
+    assert state == capture.state
+    assert state is not None and (state.commit_lsn, state.through_lsn, state.loaded) == (0, 5, False)
+
+
+@one_catalog
+def test_the_progress_of_a_chunk_without_rows_is_kept(new_store: StoreFactory) -> None:
+    store = new_store()
+    capture = writer(store)
+    ranges = (LoadRange(0, after=None, upto=None),)
+    capture.append(replace(batch(10), load_begins=[Load(ORDERS, 1, 10, 0, ranges)]))
+    info = capture.append(
+        replace(batch(20), load_steps=[LoadStep(ORDERS, 0, after=("7",), rows=0, done=True)])
+    )
+    assert info is not None and (info.epoch, info.rows) == (2, 0)
+    load = load_progress.read(store.catalog, ORDERS)
+    assert load is not None and load.epoch == 1
+    assert load.ranges == (LoadRange(0, after=("7",), upto=None, done=True),)
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
@@ -189,12 +216,16 @@ def test_a_batch_that_goes_backwards_or_comes_twice_is_refused(new_store: StoreF
 
 @one_catalog
 def test_rows_of_another_shape_or_version_are_refused(new_store: StoreFactory) -> None:
-    capture = writer(new_store())
+    store = new_store()
+    capture = writer(store)
     odd = TopicRows(ORDERS, 1, rows(10, [("c", 1)], schema=WIDER))
     with pytest.raises(IntegrityError, match="columns of its version"):
         capture.append(replace(batch(10), rows=[odd]))
     with pytest.raises(IntegrityError, match="version 2"):
         capture.append(replace(batch(10), rows=[replace(odd, version=2)]))
+    with pytest.raises(IntegrityError, match="columns of its version"):
+        capture.prepare(odd.topic, odd.version, odd.rows)
+    assert list(store.storage.list("log")) == []
     with pytest.raises(UsageError, match="no topic"):
         capture.prepare(TopicId.table("shop", "public", "order"), 1, rows(10, [("c", 1)]))
 
