@@ -11,19 +11,18 @@ then never will be.
 
 Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
 ends leases early: readers then fail with MissingFile, at worst, and begin again; of two who keep the log in order the
-earlier is fenced. Of a driver on the same host its process tells whether it lives, and no clock; one elsewhere that is
-taken for dead commits nothing, and computes again. A clock that is set back leaves leases that end too late: a process
-that meets one cuts it down to the length of a lease, which those who live renew and the dead do not.
+earlier is fenced. A driver whose process can be seen (``processes``) lives as long as that, whatever the clock says.
+One on another host or in another container that is taken for dead commits nothing, and computes again. A clock that is
+set back leaves leases that end too late: a process that meets one cuts it down to the length of a lease, which those
+who live renew and the dead do not.
 
 A worker (a run that refreshes a projection, a build) takes a lease on each name it works on, so that a second one does
 not begin the same: it would be in vain, or fence the first. What keeps results right is the compare-and-set of steps,
-so these leases are short: a process that meets one of another host waits until it is renewed, or has ended.
+so these leases are short: a process that meets one whose holder it cannot see waits until it is renewed, or has ended.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 import uuid
@@ -36,7 +35,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.catalog import processes, tables, terms
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.model.time import from_micros, now_micros
@@ -88,20 +87,18 @@ def driver_lease(catalog: Catalog, name: str, purpose: str) -> Iterator[None]:
 @contextmanager
 def work_lease(catalog: Catalog, names: Mapping[str, str], purpose: str) -> Iterator[None]:
     """Be the only one in here with any of ``names``, each with what is done then, as a sentence. Raises
-    AlreadyRunning, at once when the other one lives on this host; one of another host has as long as its lease to
+    AlreadyRunning, at once when the other one is seen to live; one that cannot be seen has as long as its lease to
     renew it."""
     rows = _take_leases(catalog, names, purpose)
-    mine = {(row["id"], row["created_at"]) for row in rows}
-    _OWN.update(mine)
     try:
         with _renewal(catalog, rows, WORK_SECONDS):
             yield
     finally:
-        _OWN.difference_update(mine)
+        _OWN.difference_update((row["id"], row["created_at"]) for row in rows)
 
 
 _OWN: set[tuple[str, int]] = set()
-"""Leases of workers in this process: one under its own number that is not here was another's, before a restart."""
+"""Leases of workers in this process: one of its own that is not here was given up when the catalog was out of reach."""
 
 
 def _take_leases(catalog: Catalog, names: Mapping[str, str], purpose: str) -> list[dict[str, Any]]:
@@ -118,25 +115,26 @@ def _take_leases(catalog: Catalog, names: Mapping[str, str], purpose: str) -> li
                     connection.execute(delete(table).where(*_lease_conditions(row._asdict())))
                 rows = [_lease_row(connection, name, WORKER, purpose, WORK_SECONDS) for name in names]
                 connection.execute(insert(table), rows)
+                _OWN.update((row["id"], row["created_at"]) for row in rows)
                 return rows
             for row in held:
                 renewed = row.expires_at > first_seen.setdefault(row.id, row.expires_at)
-                if renewed or _is_here(row.holder):
+                if renewed or _is_running(row.holder):
                     raise _already_running(names[row.id], row.holder, row.created_at)
         time.sleep(_LOOK_SECONDS)
     return []
 
 
 def _is_abandoned(row: Row[*tuple[Any, ...]]) -> bool:
-    """Whether a worker was a process of this host that is no more."""
-    if row.holder.endswith(f" by {_this_process()}"):
+    """Whether a worker has ended, as far as its process can be seen."""
+    if _process(row.holder) == processes.this_process() and _is_running(row.holder):
         return (row.id, row.created_at) not in _OWN
-    return _is_dead(row.holder)
+    return _is_running(row.holder) is False
 
 
 def _already_running(what: str, holder: str, began: int) -> AlreadyRunning:
     return AlreadyRunning(
-        f"{what} already: {holder}, since {from_micros(began):%Y-%m-%d %H:%M:%S} UTC",
+        f"{what} already: {_shown(holder)}, since {from_micros(began):%Y-%m-%d %H:%M:%S} UTC",
         hint="nothing to do: the other one does the same; to run this one instead, stop the other first",
     )
 
@@ -146,7 +144,7 @@ def workers(connection: Connection, prefixes: tuple[str, ...]) -> list[Worker]:
     table = tables.leases
     query = select(table).where(table.c.role == WORKER, table.c.expires_at > now(connection))
     return [
-        Worker(row.holder, from_micros(row.created_at))
+        Worker(_shown(row.holder), from_micros(row.created_at))
         for row in connection.execute(query.order_by(table.c.created_at))
         if row.id.startswith(prefixes) and not _is_abandoned(row)
     ]
@@ -169,7 +167,11 @@ def live_drivers(connection: Connection, prefix: str) -> dict[str, str]:
     Leases of the others are ended for good."""
     moment = now(connection)
     found = _drivers(connection, prefix)
-    living = {row.id: row.holder for row in found if _is_live(row.holder, expired=row.expires_at <= moment)}
+    living = {
+        row.id: _shown(row.holder)
+        for row in found
+        if _is_running(row.holder, otherwise=row.expires_at > moment)
+    }
     _end(connection, [row.id for row in found if row.id not in living])
     return living
 
@@ -193,14 +195,15 @@ def _end(connection: Connection, names: Sequence[str]) -> None:
 
 @contextmanager
 def maintainer_lease(catalog: Catalog) -> Iterator[None]:
-    """Be the only one in here; a holder that died on this host is succeeded at once, on another when its lease ends.
+    """Be the only one in here; a holder that is seen to have died is succeeded at once, any other when its lease ends.
     Raises Busy. This saves work in vain: what keeps the log right is terms."""
     table = tables.leases
     try:
         with catalog.write() as connection:
             _cut_down(connection)
             lease = connection.execute(select(table).where(table.c.id == MAINTAINER)).one_or_none()
-            held = lease is not None and lease.expires_at > now(connection) and not _is_dead(lease.holder)
+            begun = lease is not None and lease.expires_at > now(connection)
+            held = lease is not None and begun and _is_running(lease.holder, otherwise=True)
             if lease is not None and not held:
                 connection.execute(delete(table).where(*_lease_conditions(lease._asdict())))
             if not held:
@@ -208,7 +211,7 @@ def maintainer_lease(catalog: Catalog) -> Iterator[None]:
                 connection.execute(insert(table).values(row))
         if lease is not None and held:
             raise Busy(
-                f"upkeep is under way: {lease.holder}, since {from_micros(lease.created_at):%H:%M:%S} UTC",
+                f"upkeep is under way: {_shown(lease.holder)}, since {from_micros(lease.created_at):%H:%M:%S} UTC",
                 hint="nothing to do; it does the same",
             )
     except Duplicate:
@@ -233,7 +236,8 @@ def holders(connection: Connection) -> list[str]:
     table = tables.leases
     needed = (table.c.role != WORKER, table.c.expires_at > now(connection))
     query = select(table).where(*needed).order_by(table.c.created_at.desc())
-    since = {row.holder: row.created_at for row in connection.execute(query) if not _is_dead(row.holder)}
+    living = [row for row in connection.execute(query) if _is_running(row.holder, otherwise=True)]
+    since = {_shown(row.holder): row.created_at for row in living}
     return [f"{holder}, since {from_micros(began):%H:%M:%S} UTC" for holder, began in since.items()]
 
 
@@ -266,38 +270,28 @@ def _lease_row(
     return {
         "id": lease,
         "role": role,
-        "holder": f"{purpose} by {_this_process()}",
+        "holder": f"{purpose} by {processes.this_process().text}",
         "retired": terms.current(connection, terms.RETIRED),
         "created_at": began,
         "expires_at": began + int(seconds * 1e6),
     }
 
 
-def _this_process() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+def _process(holder: str) -> processes.Process | None:
+    return processes.parse(holder.rpartition(" by ")[2])
 
 
-def _is_live(holder: str, *, expired: bool) -> bool:
-    """Whether a holder is there. One on this host cannot be late: it is a process, or it is not."""
-    return not _is_dead(holder) if _is_here(holder) else not expired
+def _shown(holder: str) -> str:
+    """Who that is, for people."""
+    purpose, by, process = holder.rpartition(" by ")
+    return f"{purpose}{by}{processes.parse(process) or process}"
 
 
-def _is_here(holder: str) -> bool:
-    return holder.rpartition(" ")[2].rpartition(":")[0] == socket.gethostname()
-
-
-def _is_dead(holder: str) -> bool:
-    """Whether a holder was a process of this host that is no more."""
-    pid = int(holder.rpartition(":")[2])
-    if not _is_here(holder) or pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+def _is_running(holder: str, *, otherwise: bool | None = None) -> bool | None:
+    """Whether the process of a holder runs, whatever its lease says; ``otherwise`` when nobody here can see it."""
+    process = _process(holder)
+    seen = None if process is None else processes.is_running(process)
+    return otherwise if seen is None else seen
 
 
 def _lease_conditions(row: Mapping[str, Any]) -> list[ColumnElement[bool]]:

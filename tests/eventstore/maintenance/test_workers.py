@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +14,10 @@ from sqlalchemy import insert, update
 
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.leases import AlreadyRunning, work_lease, workers
+from tailrace.eventstore.catalog.processes import this_process
 from tailrace.eventstore.maintenance.rounds import upkeep_status
 from tailrace.eventstore.store import Store
+from tests.eventstore.catalog.test_processes import ended_process, process_of_another_container
 from tests.fixtures.stores import StoreFactory
 
 TOTALS = {"run:totals": "projection 'totals' is being refreshed"}
@@ -28,12 +29,6 @@ def leave_lease(store: Store, holder: str, seconds: float = 30.0) -> None:
     with store.catalog.write() as connection:
         row = leases._lease_row(connection, "run:totals", leases.WORKER, "run", seconds)
         connection.execute(insert(tables.leases).values(row | {"holder": f"run by {holder}"}))
-
-
-def ended_process() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def working_holders(store: Store) -> list[str]:
@@ -63,17 +58,19 @@ def test_a_second_one_is_refused_with_the_holder_named_and_begins_nothing(new_st
 def test_one_that_died_on_this_host_is_succeeded_at_once(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch, pid: str
 ) -> None:
-    """In a container the next process has the number of the one before."""
+    """The next process may have the number of the one before."""
     monkeypatch.setattr(leases, "time", None)  # nothing is waited for
-    store = new_store()
-    leave_lease(store, f"{HERE}:{ended_process() if pid.startswith('of') else os.getpid()}")
+    store, mine = new_store(), this_process()
+    before = ended_process() if pid.startswith("of") else replace(mine, started=mine.started - 1)
+    leave_lease(store, before.text)
     assert working_holders(store) == []
     with work_lease(store.catalog, TOTALS, "run"):
         assert working_holders(store) == [f"run by {HERE}:{os.getpid()}"]
 
 
-def test_one_of_another_host_has_as_long_as_its_lease_to_renew_it(
-    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["on another host", "in another container of this host's name"])
+def test_one_that_cannot_be_seen_has_as_long_as_its_lease_to_renew_it(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     store, table = new_store(), tables.leases
 
@@ -86,9 +83,18 @@ def test_one_of_another_host_has_as_long_as_its_lease_to_renew_it(
 
         monkeypatch.setattr(leases, "time", SimpleNamespace(sleep=sleep))
 
-    leave_lease(store, "elsewhere:7")
+    if where == "on another host":
+        leave_lease(store, "elsewhere:7")
+        told = "elsewhere:7"
+    else:
+        with process_of_another_container() as other:
+            leave_lease(store, other.text)
+        told = f"{HERE}:{other.pid}"  # it has ended by now, which nobody here can know
     looking(expires_at=table.c.expires_at + 1)
-    with pytest.raises(AlreadyRunning, match="run by elsewhere:7"), work_lease(store.catalog, TOTALS, "run"):
+    with (
+        pytest.raises(AlreadyRunning, match=f"run by {told}, since"),
+        work_lease(store.catalog, TOTALS, "run"),
+    ):
         pass
     looking(expires_at=0)
     with work_lease(store.catalog, TOTALS, "run"):
@@ -100,7 +106,7 @@ def test_of_several_at_the_same_moment_one_is_at_work(
 ) -> None:
     monkeypatch.setattr(leases, "_LOOK_SECONDS", 0.01)
     stores, everybody = [new_store() for _ in range(4)], threading.Barrier(4)
-    leave_lease(stores[0], f"{HERE}:{ended_process()}")
+    leave_lease(stores[0], ended_process().text)
     outcome: list[str] = []
 
     def work(store: Store) -> None:

@@ -3,12 +3,12 @@ dead, and one that was taken for dead commits nothing."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import update
@@ -19,8 +19,13 @@ from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.store import Store
+from tests.eventstore.catalog.test_processes import (
+    ended_process,
+    in_another_container,
+    process_of_another_container,
+)
 from tests.eventstore.metadata.test_generations import FILES, generation
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 
 DAY = timedelta(days=1)
 Jump = Callable[[timedelta], None]
@@ -45,12 +50,6 @@ def change_holder(store: Store, holder: str) -> None:
         connection.execute(update(tables.leases).values(holder=holder))
 
 
-def ended_process() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
 def test_a_driver_of_this_host_is_at_work_until_it_ends_whatever_the_clock_says(
     new_store: StoreFactory, jump: Jump
 ) -> None:
@@ -70,7 +69,7 @@ def test_who_was_taken_for_dead_commits_nothing(new_store: StoreFactory, jump: J
     store = new_store()
     number = generation(store.derived)
     for holder, ahead in (
-        (f"it by {socket.gethostname()}:{ended_process()}", timedelta()),
+        (f"it by {ended_process().text}", timedelta()),
         ("it by elsewhere:1", DAY),
     ):
         with attempts.attempt(store.catalog, "totals", number, "1") as attempt:
@@ -125,3 +124,38 @@ def test_who_is_at_work_on_a_generation_that_is_dropped_commits_nothing(new_stor
         for name, other in zip(names[1:], others, strict=True):
             store.steps.commit(NewStep(name, 1, 0, 1, "full", FILES, 3), lease=other.lease)
     assert [len(store.steps.list(name, 1)) for name in names] == [0, 1, 1]
+
+
+GIVE_UP = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+from tailrace.eventstore.metadata import attempts
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"))
+with Store.open(settings, root=Path(sys.argv[2])) as store:
+    print(attempts.give_up(store.catalog, "totals", 1, timedelta(days=-1)))
+    print(*attempts.live_attempts(store.catalog, "totals", 1))
+"""
+
+
+@one_catalog
+def test_a_build_in_another_container_of_the_same_host_name_is_not_undone(
+    new_store: StoreFactory, catalog_url: str, store_dir: Path, jump: Jump
+) -> None:
+    """Each of the two counts its processes from 1, and cannot see the other's: only the lease tells."""
+    store = new_store()
+    number = generation(store.derived)
+    with attempts.build(store.catalog, "totals", number):
+        if command := in_another_container(sys.executable, "-c", GIVE_UP, catalog_url, str(store_dir)):
+            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+            assert told[0].startswith("projection totals by ")
+            assert told[1].startswith("build-")
+        with process_of_another_container() as other:
+            change_holder(store, f"projection totals by {other.text}")
+            assert attempts.give_up(store.catalog, "totals", number, -DAY).endswith(str(other))
+        assert len(attempts.live_attempts(store.catalog, "totals", number)) == 1
+        assert store.derived.generations("totals")[0].state is GenerationState.BUILDING
+        jump(2 * DAY)
+        assert attempts.live_attempts(store.catalog, "totals", number) == frozenset(), "its lease has ended"
