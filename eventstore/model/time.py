@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
+from tailrace.eventstore.errors import IntegrityError
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -18,7 +20,14 @@ def to_micros(moment: datetime | None) -> int | None:
 
 
 def moment_of(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
+    """Raises IntegrityError for what no ``datetime`` is: no clock was there."""
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise IntegrityError(
+            f"a time in the catalog is {micros} µs after 1970, which no clock shows: its row is damaged",
+            hint="`tailrace log verify` checks the log's rows; restore the catalog from a backup",
+        ) from None
 
 
 def from_micros(micros: int | None) -> datetime | None:

@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Self, Unpack
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from sqlalchemy import Connection, Engine, delete, insert, select
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import group_tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.time import now_micros
@@ -33,6 +34,18 @@ from tailrace.eventstore.subscriptions.offsets import epoch_of
 from tailrace.eventstore.subscriptions.tail import check_offsets, offsets_in
 
 AsOf = str | int | datetime
+
+
+class _StoredCut(BaseModel):
+    """A cut as a row of ``groups`` has it, in JSON."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    epoch: int
+    below_lsn: dict[str, int]
+    inside: dict[str, int]
+
+
+_PATTERNS = TypeAdapter(tuple[str, ...])
 
 
 class Group(GroupPartitions):
@@ -58,13 +71,13 @@ class Group(GroupPartitions):
                 raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")
             check_topics(log, topics)
             row = _make(log, database, name, topics, start)
-        patterns = tuple(json.loads(row[0]))
+        patterns, start_cut = row
         if topics is not None and tuple(topics) != patterns:
             raise UsageError(
                 f"group {name!r} reads {', '.join(patterns)}, not {', '.join(topics)}",
                 hint="choose another name, or delete the group with `tailrace group delete`",
             )
-        return cls(log, database, name, patterns, _cut_from(row[1]))
+        return cls(log, database, name, patterns, start_cut)
 
     def join(
         self, member: str | None = None, *, effects: Engine | None = None, **options: Unpack[JoinOptions]
@@ -211,17 +224,29 @@ def all_groups(log: Log) -> list[Group]:
     return [Group.open(log, name) for name in names]
 
 
-def _row(database: Catalog, name: str) -> tuple[str, str] | None:
+def _row(database: Catalog, name: str) -> tuple[tuple[str, ...], Cut] | None:
+    """Patterns of topics, and where the group begins. Who may read the log may write this table: raises
+    IntegrityError."""
     table = group_tables.groups
     query = select(table.c.topics, table.c.start_cut).where(table.c.name == name)
     with database.read() as connection:
         row = connection.execute(query).one_or_none()
-    return None if row is None else (row.topics, row.start_cut)
+    if row is None:
+        return None
+    try:
+        cut = _StoredCut.model_validate_json(row.start_cut)
+        return _PATTERNS.validate_json(row.topics), Cut(cut.epoch, cut.below_lsn, None, cut.inside)
+    except ValidationError:
+        raise IntegrityError(
+            f"{database.label}: the row of group {name!r} in table groups is damaged: topics or start_cut is not"
+            " what was written",
+            hint="correct the row, or delete it and the group's other rows and make the group again",
+        ) from None
 
 
 def _make(
     log: Log, database: Catalog, name: str, topics: Sequence[str], start: AsOf | None
-) -> tuple[str, str]:
+) -> tuple[tuple[str, ...], Cut]:
     cut = _resolve(log, "latest" if start is None else start)
     if start != "earliest":
         for info in matching_topics(log, topics):
@@ -251,8 +276,3 @@ def _resolve(log: Log, start: AsOf) -> Cut:
 
 def _cut_to(cut: Cut) -> str:
     return json.dumps({"epoch": cut.epoch, "below_lsn": dict(cut.below_lsn), "inside": dict(cut.inside)})
-
-
-def _cut_from(text: str) -> Cut:
-    data = json.loads(text)
-    return Cut(data["epoch"], data["below_lsn"], None, data["inside"])

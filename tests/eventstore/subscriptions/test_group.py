@@ -24,7 +24,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, Text, create_engine, in
 from sqlalchemy.orm import Session
 
 from tailrace.eventstore.catalog import group_tables
-from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.errors import Fenced, IntegrityError, UsageError
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import Op
 from tailrace.eventstore.store import Store
@@ -584,3 +584,33 @@ def test_a_member_that_gives_partitions_up_and_a_reset_are_in_no_deadlock(
         go_on.set()
         assert giving.exception(60) is None
         assert resetting.exception(60) is None
+
+
+@one_catalog
+def test_a_groups_row_that_is_not_what_was_written_is_named(store: Store) -> None:
+    def set_to(values: dict[str, str]) -> None:
+        with store.groups_database.write() as connection:
+            connection.execute(update(group_tables.groups).values(values))
+
+    store.group("mails", ["shop.*"])
+    with store.groups_database.read() as connection:
+        written = connection.execute(select(group_tables.groups)).one()._asdict()
+    damaged = [(name, text) for name in ("topics", "start_cut") for text in ("", "{", "[1]", "null", "{}")]
+    for name, text in [*damaged, ("start_cut", '{"epoch": "1", "below_lsn": {}, "inside": {}}')]:
+        set_to({name: text})
+        for look in (store.groups, partial(store.group, "mails")):
+            with pytest.raises(IntegrityError, match="the row of group 'mails' in table groups is damaged"):
+                look()
+        set_to(written)
+    assert [each.name for each in store.groups()] == ["mails"]
+
+
+@one_catalog
+def test_a_time_that_no_clock_shows_is_a_damaged_row(store: Store) -> None:
+    fill(store, 1)
+    with store.group("mails", ["shop.*"], start="earliest").join("a") as member:
+        drain(member)
+    with store.groups_database.write() as connection:
+        connection.execute(update(group_tables.partitions).values(committed_at=2**62))
+    with pytest.raises(IntegrityError, match="which no clock shows"):
+        store.group("mails").progress()
