@@ -77,6 +77,10 @@ test-benchmarks: $(STAMP) ## Every benchmark runs in its smallest size and write
 fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute; ARGS="--seconds 3600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+.PHONY: mutants
+mutants: $(STAMP) ## Would the fast tests notice one wrong line where promises hang? (15 minutes; ARGS="--seed 7 --sample 40")
+	@$(BIN)/python -m tests.mutants --workers $$(( $(WORKERS) > 2 ? $(WORKERS) - 2 : 1 )) $(ARGS)
+
 .PHONY: golden
 golden: $(STAMP) ## Record the golden recordings of tests/cdc/golden again, from a real server
 	@$(BIN)/python -m tests.cdc.golden.make

@@ -1,0 +1,112 @@
+"""Which tests stand for which modules: fast ones, those first that most likely notice. New modules match by pattern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.support import REPOSITORY
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Modules that a promise hangs on, and files of tests that stand for each of them."""
+
+    name: str
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+AREAS = (
+    Area("feedback", ("cdc/stream/feedback.py",), ("tests/cdc/stream/test_feedback.py",)),
+    Area(
+        "append",
+        ("cdc/stream/append.py",),
+        (
+            "tests/cdc/stream/test_quarantine.py", "tests/cdc/stream/test_streaming.py",
+            "tests/cdc/capture/test_capture.py", "tests/cdc/snapshot/test_load.py",
+        ),
+    ),
+    Area(
+        "append",
+        ("eventstore/streams/append.py",),
+        ("tests/eventstore/streams/test_append.py",),
+    ),
+    Area(
+        "writer",
+        ("eventstore/log/append_plan.py", "eventstore/log/commit.py", "eventstore/log/writer.py"),
+        (
+            "tests/eventstore/log/test_append.py", "tests/eventstore/log/test_unknown_commit.py",
+            "tests/eventstore/log/test_model.py", "tests/eventstore/maintenance/test_repartition.py",
+            "tests/cdc/stream/test_quarantine.py",
+        ),
+    ),
+    Area(
+        "leases",
+        ("eventstore/catalog/leases.py", "eventstore/catalog/terms.py"),
+        (
+            "tests/eventstore/maintenance/test_workers.py", "tests/eventstore/catalog/test_*.py",
+            "tests/eventstore/maintenance/files/test_merge.py",
+        ),
+    ),
+    Area(
+        "compaction",
+        (
+            "eventstore/segment/merge.py", "eventstore/segment/row_order.py", "eventstore/segment/select.py",
+            "eventstore/state/assembly.py", "eventstore/state/bucket_passes.py", "eventstore/state/compaction.py",
+            "eventstore/state/input.py", "eventstore/state/latest_rows.py", "eventstore/state/moved_cells.py",
+            "eventstore/state/state.py",
+        ),
+        (
+            "tests/eventstore/state/test_*.py", "tests/eventstore/segment/test_*.py",
+            "tests/eventstore/log/test_read.py", "tests/eventstore/maintenance/files/test_merge.py",
+        ),
+    ),
+    Area(
+        "affected keys",
+        ("eventstore/state/key_lookup.py", "projections/generations/key_set.py"),
+        (
+            "tests/projections/generations/test_key_set.py", "tests/eventstore/state/test_key_lookup.py",
+            "tests/projections/refresh/test_incremental.py",
+        ),
+    ),
+    Area(
+        "affected keys",
+        ("projections/refresh/incremental.py", "projections/refresh/restricted_inputs.py"),
+        ("tests/projections/refresh/test_incremental.py", "tests/projections/generations/test_result_input.py"),
+    ),
+    Area(
+        "fences",
+        ("projections/refresh/apply.py",),
+        ("tests/projections/refresh/test_resume.py",),
+    ),
+    Area(
+        "fences",
+        ("projections/sinks/contract.py", "projections/sinks/folder.py"),
+        (
+            "tests/projections/sinks/test_folder.py", "tests/projections/sinks/parquet/test_*.py",
+            "tests/projections/sinks/redis/test_sink.py", "tests/projections/sinks/test_contract.py",
+        ),
+    ),
+    *(
+        Area(
+            "fences",
+            (f"projections/sinks/{sink}/sink.py", f"projections/sinks/{sink}/scripts.py"),
+            (f"tests/projections/sinks/{sink}/test_*.py", "tests/projections/sinks/test_contract.py"),
+        )
+        for sink in ("parquet", "postgres", "redis", "search")
+    ),
+    Area(
+        "wire",
+        ("cdc/wire/*.py",),
+        (
+            "tests/cdc/wire/test_*.py", "tests/cdc/columnar/test_*.py", "tests/cdc/stream/test_assemble.py",
+            "tests/cdc/stream/test_spool.py", "tests/fuzz/test_fuzz.py", "tests/cdc/stream/test_streaming.py",
+        ),
+    ),
+)  # fmt: skip
+
+
+def matching(patterns: tuple[str, ...]) -> list[str]:
+    """The files that patterns name, in their order, each once."""
+    found = [str(path.relative_to(REPOSITORY)) for each in patterns for path in sorted(REPOSITORY.glob(each))]
+    return list(dict.fromkeys(path for path in found if not path.endswith("__init__.py")))

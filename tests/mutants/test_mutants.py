@@ -1,0 +1,89 @@
+"""The tool of ``make mutants``: it makes the mutants it says, finds the survivor, and its lists fit the code."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.__main__ import Candidate, candidates, draw, equivalents, run
+from tests.mutants.mutations import mutations
+from tests.mutants.table import AREAS, Area, matching
+from tests.mutants.trial import Outcome
+
+MODULE = b'''\
+"""1 < 2"""
+
+
+def allowed(age: int, known: bool = False) -> bool:
+    """Whether, if age < 3."""
+    if age < 8 and not known:
+        raise ValueError(age < 1)
+    return ask("SELECT 1 WHERE a IS NULL AND b")
+'''
+
+
+def test_each_mutant_differs_in_one_place() -> None:
+    made = [(each.line, each.was, each.becomes) for each in mutations("rules.py", MODULE)]
+    condition, query = "if age < 8 and not known:", 'return ask("SELECT 1 WHERE a IS NULL AND b")'
+    assert made == [
+        (6, condition, "if age <= 8 and not known:"),
+        (6, condition, "if age < 7 and not known:"),
+        (6, condition, "if age < 9 and not known:"),
+        (6, condition, "if age < 8 or not known:"),
+        (6, condition, "if age < 8 and (known):"),
+        (7, "raise ValueError(age < 1)", "pass"),
+        (8, query, "return None"),
+        (8, query, query.replace("IS NULL", "IS NOT NULL")),
+        (8, query, query.replace("AND", "OR")),
+    ]
+    assert {each.function for each in mutations("rules.py", MODULE)} == {"allowed"}
+
+
+def test_a_mutation_is_the_same_one_after_its_lines_moved() -> None:
+    moved = MODULE.replace(b"\n\n\n", b"\n\n\nFIRST = 1\n\n\n").replace(b"if age < 8 and", b"if  age < 8 and")
+    assert [each.identity for each in mutations("rules.py", moved)] == [
+        each.identity for each in mutations("rules.py", MODULE)
+    ]
+
+
+def test_the_mutant_that_no_test_notices_survives(tmp_path: Path) -> None:
+    source = b"def grown_up(age):\n    return age >= 8\n"
+    tree = tmp_path / "tree"
+    (tree / "tests" / "mutants").mkdir(parents=True)
+    (tree / "rules.py").write_bytes(source)
+    (tree / "pytest.ini").write_text("[pytest]\n")
+    (tree / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--scale")\n')
+    (tree / "test_rules.py").write_text(
+        "from rules import grown_up\n\n\ndef test_ages():\n    assert grown_up(9) and not grown_up(7)\n"
+    )
+    shutil.copy(Path(__file__).with_name("plugin.py"), tree / "tests" / "mutants")
+    made = [
+        each for each in mutations("rules.py", source) if each.becomes in ("return age > 8", "return None")
+    ]
+    drawn = [Candidate("rules", each, ("test_rules.py",)) for each in made]
+    outcomes = {each.mutation.becomes: outcome for each, outcome in run(tree, drawn, workers=1)}
+    assert outcomes == {"return age > 8": Outcome.SURVIVED, "return None": Outcome.KILLED}
+    assert (tree / "rules.py").read_bytes() == source
+
+
+def test_a_seed_draws_the_same_mutants_evenly_from_all_areas() -> None:
+    found = candidates()
+    drawn = draw(found, seed=7, sample=40)
+    assert drawn == draw(found, seed=7, sample=40) != draw(found, seed=8, sample=40)
+    counts = [sum(each.area == name for each in drawn) for name in {area.name for area in AREAS}]
+    assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("area", AREAS, ids=lambda area: area.modules[0])
+def test_modules_and_tests_of_the_table_are_there(area: Area) -> None:
+    for patterns in (area.modules[:1], *((each,) for each in area.tests)):
+        assert matching(patterns), patterns
+
+
+def test_every_equivalent_has_a_reason_and_a_module_of_the_table() -> None:
+    known = equivalents()
+    assert all(why.strip() for why in known.values())
+    modules = {module for area in AREAS for module in matching(area.modules)}
+    assert {module for module, *_ in known} <= modules
