@@ -313,6 +313,13 @@ class ProjectionSettings(_Frozen):
         tuple[str, ...],
         Field(description="Files and folders of projections in SQL, below the folder of the configuration."),
     ] = ()
+    sink_modules: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Python modules with sinks of your own, for commands that load no definitions. Only these and "
+            "modules are imported for a sink that the catalog names."
+        ),
+    ] = ()
     poll_seconds: Annotated[
         float, Field(gt=0, description="Seconds between two checks of the log by tailrace run.")
     ] = 1.0
@@ -322,6 +329,11 @@ class ProjectionSettings(_Frozen):
             ge=0, description="Most memory for the inputs of an incremental refresh. More: a full refresh."
         ),
     ] = 48 * MIB
+
+    @property
+    def sinks_from(self) -> tuple[str, ...]:
+        """The modules that may be imported for the class of a user's own sink."""
+        return (*self.sink_modules, *self.modules)
 
 
 class MetricsSettings(_Frozen):

@@ -39,7 +39,7 @@ class SqliteTexts:
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """What a projection names as its sink. It must pickle: the catalog keeps it with each generation."""
+    """What a projection names as its sink. The catalog keeps its fields with each generation, as JSON."""
 
     path: str
 

@@ -21,6 +21,8 @@ from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, Pin
 from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
+from tailrace.projections.sinks.record import SinkClasses
+from tailrace.projections.sinks.specs import SinkSpec
 from tailrace.projections.spark.session import parallelism_of
 
 if TYPE_CHECKING:
@@ -166,8 +168,13 @@ class ProjectionContext:
         UsageError when one is not loaded."""
         return {name: self.projection(name) for name in pin.computed_inputs} if pin else {}
 
+    def spec(self, generation: Generation) -> SinkSpec:
+        """Raises NoSink when the class of a user's own sink is not found."""
+        loaded = (each.sink for each in self.projections.values())
+        return generation.sink(SinkClasses.of(self.settings.projections.sinks_from, loaded))
+
     def sink(self, generation: Generation) -> Sink:
-        return open_sink(generation.sink, self.settings)
+        return open_sink(self.spec(generation), self.settings)
 
     def target(self, generation: Generation) -> Target:
         return generation.target(self.settings.store.name)

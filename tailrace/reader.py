@@ -12,6 +12,7 @@ from tailrace.eventstore.store import Store
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.sinks.reader import nothing_live_error
+from tailrace.projections.sinks.record import SinkClasses
 
 if TYPE_CHECKING:
     from tailrace.config.load import Configuration
@@ -64,7 +65,8 @@ def _reader_by_name(configuration: Configuration, projection: str) -> Reader:
         found = [each for each in store.derived.generations(projection) if each.generation == live]
         if not found:
             raise _nothing_to_read(projection, store.derived.projections())
-    return projections.open_reader(settings, settings.store.name, projection, Generation.of(found[0]).sink)
+    spec = Generation.of(found[0]).sink(SinkClasses(settings.projections.sinks_from))
+    return projections.open_reader(settings, settings.store.name, projection, spec)
 
 
 def _nothing_to_read(projection: str, known: list[str]) -> Exception:

@@ -26,6 +26,7 @@ from tailrace.projections.definition.model import (
     Through,
 )
 from tailrace.projections.definition.source import SourceLines
+from tailrace.projections.sinks.record import own_mistakes
 from tailrace.projections.sinks.specs import (
     FieldKind,
     OwnSink,
@@ -96,6 +97,8 @@ def _declaration_mistakes(defined: Projection) -> _Mistakes:
     a_sink = isinstance(sink, PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink)
     if not a_sink or isinstance(sink, type):
         yield "its sink is not one", 'for example sink=PostgresTable("mart", "customer_totals")'
+    elif type(sink) not in _FIELDS:
+        yield from own_mistakes(sink)
     try:
         _ = defined.freshness_seconds
     except (TypeError, ValueError) as error:

@@ -3,29 +3,22 @@ built it. So a deployment whose code does not even import can be rolled back."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import io
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.metadata.generations import GenerationInfo, GenerationState, InputNeed
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut, Fence
 from tailrace.projections.generations.step_files import StepFiles, schema_from_bytes
-from tailrace.projections.sinks.contract import NoSink, Target
-from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
-
-_SPECS = {spec.__name__: spec for spec in (PostgresTable, RedisCache, SearchIndex, ParquetFolder)}
-_OWN = "own"
+from tailrace.projections.sinks import record
+from tailrace.projections.sinks.contract import Target
+from tailrace.projections.sinks.record import SinkClasses
+from tailrace.projections.sinks.specs import SinkSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +115,14 @@ class Generation:
             checked=SampleProof.from_json(info.checked) if info.checked else None,
         )
 
-    @property
-    def sink(self) -> SinkSpec:
-        """Raises NoSink when a user's own sink does not load."""
-        return spec_from_text(self.sink_text)
+    def sink(self, classes: SinkClasses) -> SinkSpec:
+        """Raises NoSink when the record is not one of ours, and when the class of a user's own sink is not found."""
+        return record.spec_from_text(self.sink_text, classes)
 
     @property
     def sink_name(self) -> str | None:
         """The entry of ``[sinks]``; None for a user's own sink, which has none."""
-        name: str | None = json.loads(self.sink_text).get("sink")
-        return name
+        return record.sink_name(self.sink_text)
 
     def target(self, store_name: str) -> Target:
         """The generation as its sink knows it."""
@@ -162,67 +153,3 @@ def files_of(step: DerivedRun) -> StepFiles:
             hint="install the version of Tailrace that wrote it, or rebuild the projection",
         )
     return StepFiles.from_data(step.files[0])
-
-
-def spec_to_text(spec: SinkSpec) -> str:
-    """A sink's specification as JSON. A user's own is a pickle: its class has to be importable later."""
-    name = type(spec).__name__
-    if _SPECS.get(name) is type(spec):
-        return json.dumps({"kind": name, **asdict(spec)}, ensure_ascii=False)
-    return json.dumps({"kind": _OWN, "pickle": base64.b64encode(pickle.dumps(spec)).decode()})
-
-
-def spec_from_text(text: str) -> SinkSpec:
-    """Raises NoSink when a user's own sink cannot be imported any more."""
-    data: dict[str, Any] = json.loads(text)
-    kind = data.pop("kind")
-    if kind == _OWN:
-        return _own_spec(data["pickle"])
-    spec: SinkSpec = _SPECS[kind](**{name: _freeze(value) for name, value in data.items()})
-    return spec
-
-
-class _SpecUnpickler(pickle.Unpickler):
-    """Finds our classes under the module names that older stores have in their specifications. A project may have a
-    module of such a name: its own class comes first."""
-
-    _MOVED: ClassVar = {
-        "projections.readers.base": "tailrace.projections.sinks.reader",
-        "projections.readers.keyvalue": "tailrace.projections.sinks.keyvalue.reader",
-        "projections.sinks.base": "tailrace.projections.sinks.contract",
-        "projections.sinks.keyvalue": "tailrace.projections.sinks.keyvalue.sink",
-        "projections.specs": "tailrace.projections.sinks.specs",
-    }
-
-    def find_class(self, module_name: str, name: str) -> Any:
-        try:
-            return super().find_class(module_name, name)
-        except (ImportError, AttributeError):
-            if module_name not in self._MOVED:
-                raise
-        return super().find_class(self._MOVED[module_name], name)
-
-
-def _own_spec(text: str) -> SinkSpec:
-    try:
-        spec: SinkSpec = _SpecUnpickler(io.BytesIO(base64.b64decode(text))).load()
-    except (pickle.UnpicklingError, ImportError, AttributeError, binascii.Error) as error:
-        raise NoSink(
-            f"a generation's sink is of a class that is not there any more: {error}",
-            hint="make the module of the sink importable again",
-        ) from error
-    except Exception as error:
-        raise NoSink(
-            f"a generation's sink is of a class that does not load: {disclosure.describe_error(error)}",
-            hint="mend the module of the sink",
-        ) from error
-    return spec
-
-
-def _freeze(value: Any) -> Any:
-    """JSON's lists as tuples, as specifications hold them."""
-    if isinstance(value, list):
-        return tuple(_freeze(item) for item in value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value

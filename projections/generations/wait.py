@@ -17,6 +17,7 @@ from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.result_input import changed_topics
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.reader import nothing_live_error
+from tailrace.projections.sinks.record import SinkClasses
 
 if TYPE_CHECKING:
     from tailrace.eventstore.settings import Settings
@@ -78,7 +79,8 @@ class _Waiting:
     def missing_part(self, epoch: int) -> str | None:
         """What the sink lacks up to an epoch; None when everything is there."""
         generation = self._live()
-        sink = open_sink(generation.sink, self._settings)
+        classes = SinkClasses(self._settings.projections.sinks_from)
+        sink = open_sink(generation.sink(classes), self._settings)
         store = self._settings.store.name
         if sink.live(store, self._projection) != generation.number:
             return f"{generation} is promoted, but not shown yet"

@@ -29,7 +29,7 @@ from tailrace.projections.compute.read_plan import ResultSources, needs, plan_re
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
-from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
+from tailrace.projections.generations.generation import Generation, Pin, files_of
 from tailrace.projections.generations.result_input import common_cut, missing_results
 from tailrace.projections.generations.step_files import schema_bytes
 from tailrace.projections.lifecycle.collect import drop, drop_refused_build, fail_on_refusal
@@ -50,6 +50,7 @@ from tailrace.projections.refresh.refresh import (
 )
 from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.sinks.record import spec_to_text
 from tailrace.projections.spark.errors import FOR_GOOD, translate_errors
 
 _CATCH_UP_ROUNDS = 3

@@ -111,7 +111,7 @@ def _compare(
         )
     sampling = _sampling(ctx, generation, sample, seed)
     epoch, outcomes = _outcomes(ctx, projection, generation, sampling)
-    return _comparison(generation, epoch, outcomes, sampling)
+    return _comparison(generation, epoch, outcomes, sampling, expiring=expires(ctx.spec(generation)))
 
 
 def _outcomes(
@@ -204,10 +204,14 @@ def _sampling(
 
 
 def _comparison(
-    generation: Generation, epoch: int, outcomes: list[BucketOutcome], sampling: Sampling | None
+    generation: Generation,
+    epoch: int,
+    outcomes: list[BucketOutcome],
+    sampling: Sampling | None,
+    *,
+    expiring: bool,
 ) -> Comparison:
     missing = sum(outcome.only_new for outcome in outcomes)
-    expiring = expires(generation.sink)
     samples = [
         _different_row(found)
         for outcome in outcomes

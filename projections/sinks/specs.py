@@ -87,8 +87,9 @@ class ParquetFolder:
 
 @runtime_checkable
 class OwnSink(Protocol):
-    """A sink of a user's own. The object must pickle. ``tailrace.testing.sink_contract.SinkContract`` is the suite of
-    tests that the sink must pass."""
+    """A sink of a user's own: a frozen dataclass, or a pydantic model, at the top of its module, with fields that JSON
+    can hold. The catalog keeps them with each generation, so none may be a secret; lists come back as tuples.
+    ``tailrace.testing.sink_contract.SinkContract`` is the suite of tests that the sink must pass."""
 
     def open_sink(self, settings: Settings) -> Sink:
         """What writes rows."""

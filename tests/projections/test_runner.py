@@ -21,7 +21,6 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import PostgresTable
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.generations.generation import spec_to_text
 from tailrace.projections.generations.step_files import schema_bytes
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
@@ -31,6 +30,7 @@ from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule, run
+from tailrace.projections.sinks.record import spec_to_text
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.support.capturing import RunningCapture, Site

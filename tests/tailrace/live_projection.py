@@ -10,8 +10,8 @@ import pyarrow as pa
 from tailrace.config.load import load_settings
 from tailrace.eventstore.metadata.generations import NewGeneration
 from tailrace.eventstore.store import Store
-from tailrace.projections.generations.generation import spec_to_text
 from tailrace.projections.sinks.open import open_sink
+from tailrace.projections.sinks.record import spec_to_text
 from tailrace.projections.sinks.specs import ParquetFolder
 from tests.eventstore import shop
 from tests.projections.sinks.sink_data import fill, target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -69,6 +70,7 @@ def looking(orders: DataFrame) -> DataFrame:
     return orders.where(orders.id < len(orders.toPandas()))
 
 
+@dataclass(frozen=True)
 class Unopened:
     def open_sink(self, settings: object) -> Any:
         raise KeyError("sink")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,13 +21,14 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import open_reader
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.generations.generation import spec_to_text
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh, undefined_outcomes
 from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.progress import SinkInspector, measure_progress
 from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.sinks.contract import NoSink
+from tailrace.projections.sinks.record import SinkClasses, own_mistakes, spec_from_text, spec_to_text
 from tailrace.testing.sink_contract import SinkContract
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
@@ -42,7 +45,8 @@ TOTALS = """
     def totals(orders):
         return orders.groupBy("customer_id").agg(F.count("*").alias("orders"))
 """
-LOST = json.dumps({"kind": "own", "pickle": base64.b64encode(b"cno_such_module\nSink\n.").decode()})
+LOST = json.dumps({"kind": "own", "class": "no_such_module:Sink", "fields": {}})
+OF_BEFORE = json.dumps({"kind": "own", "pickle": base64.b64encode(b"cno_such_module\nSink\n.").decode()})
 
 
 class TestSqliteSink(SinkContract):
@@ -94,18 +98,19 @@ def test_a_sink_whose_module_does_not_load_is_the_problem_of_its_projection_alon
     fine = spec_to_text(SqliteFile(str(tmp_path / "fine.db")))
     for name, sink in (("bad", LOST), ("fine", fine)):
         store.derived.promote(name, build(store, name, sink), None)
-    ctx = ProjectionContext(store, settings, {})
+    chosen = settings.projections.model_copy(update={"sink_modules": ("examples.sqlite_sink",)})
+    ctx = ProjectionContext(store, settings.model_copy(update={"projections": chosen}), {})
 
     problems = {
         each.projection: each.problem for each in measure_progress(ctx, datetime.now(UTC), SinkInspector(60))
     }
-    assert "a class that is not there any more" in problems["bad"] and problems["fine"] == ""
+    assert "no loaded definition uses" in problems["bad"] and problems["fine"] == ""
     assert [(each.projection, each.status) for each in undefined_outcomes(ctx)] == [
         ("bad", "frozen"),
         ("fine", "frozen"),
     ]
     (view,) = generations(ctx, "bad")
-    assert view.live and "No module named 'no_such_module'" in view.problem
+    assert view.live and "no_such_module:Sink" in view.problem
 
 
 def test_a_generation_whose_sink_does_not_load_goes_by_its_number_alone_and_never_while_it_is_live(
@@ -116,11 +121,67 @@ def test_a_generation_whose_sink_does_not_load_goes_by_its_number_alone_and_neve
         store.derived.promote("bad", number, store.derived.live("bad"))
     ctx = ProjectionContext(store, settings, {})
 
-    with pytest.raises(UsageError, match="a class that is not there any more"):
+    with pytest.raises(UsageError, match="no loaded definition uses"):
         gc(ctx, "bad")
     with pytest.raises(UsageError, match="is live"):
         gc(ctx, "bad", number=4)
     (gone,) = gc(ctx, "bad", number=1)
 
-    assert gone.generation == 1 and "a class that is not there any more" in gone.left
+    assert gone.generation == 1 and "no loaded definition uses" in gone.left
     assert [each.generation.number for each in generations(ctx, "bad")] == [2, 3, 4]
+
+
+def test_a_row_of_the_catalog_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "planted.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    opener = f"cbuiltins\nopen\n(S{str(ran)!r}\nS'w'\ntR.".encode()
+    pickled = {"kind": "own", "pickle": base64.b64encode(opener).decode()}
+    for row in (
+        pickled,
+        {"kind": "own", "class": "planted:Sink", "fields": {}},
+        {"kind": "own", "class": "examples.planted:Sink", "fields": {}},
+        {"kind": "own", "class": "examples.sqlite_sink:sqlite3", "fields": {}},
+        {"kind": "own", "class": "examples.sqlite_sink:SqliteTexts", "fields": {"database": None}},
+        {"kind": "own", "class": "examples.sqlite_sink:closing", "fields": {"thing": None}},
+        {"kind": "own", "class": "examples.sqlite_sink:SqliteFile", "fields": {"paths": ""}},
+        {"kind": "own"},
+        {"kind": "SqliteFile", "path": "x"},
+        {"kind": "PostgresTable", "sink": "mart", "table": ["totals"]},
+        {"kind": "PostgresTable", "sink": "mart", "table": "totals", "more": 1},
+        ["own"],
+    ):
+        with pytest.raises(NoSink):
+            spec_from_text(json.dumps(row), SinkClasses(("examples.sqlite_sink",), (SqliteFile,)))
+    assert not ran.exists() and "planted" not in sys.modules
+
+
+def test_a_sink_of_an_earlier_version_is_refused_and_says_how_to_go_on() -> None:
+    with pytest.raises(NoSink) as caught:
+        spec_from_text(OF_BEFORE, SinkClasses())
+    assert "rebuild" in caught.value.hint
+
+
+def test_a_sink_is_found_by_its_definition_or_in_a_module_that_the_configuration_names() -> None:
+    sink = SqliteFile("totals.db")
+    text = spec_to_text(sink)
+    assert json.loads(text)["fields"] == {"path": "totals.db"}
+    assert spec_from_text(text, SinkClasses.of((), [sink])) == sink
+    assert spec_from_text(text, SinkClasses(("examples.sqlite_sink",))) == sink
+    with pytest.raises(NoSink) as caught:
+        spec_from_text(text, SinkClasses())
+    assert "projections.sink_modules" in caught.value.hint
+
+
+@dataclass(frozen=True)
+class Anything(SqliteFile):
+    more: object = None
+
+
+@pytest.mark.parametrize("value", [Path("x"), {1: 2}, {"a", "b"}, b"x", float("nan"), ("x", [object()])])
+def test_a_sink_that_json_cannot_hold_is_refused_where_it_is_defined(value: object) -> None:
+    (found,) = own_mistakes(Anything("x", value))
+    assert "'more'" in found[0]
+    with pytest.raises(UsageError, match="JSON cannot hold"):
+        spec_to_text(Anything("x", value))
+    assert not list(own_mistakes(Anything("x", {"a": [1, ("b", None)]})))

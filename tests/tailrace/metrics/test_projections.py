@@ -20,12 +20,13 @@ from tailrace.eventstore.settings import Settings
 from tailrace.metrics.capture import serve
 from tailrace.metrics.projections import ProjectionCollector
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.generations.generation import Generation, spec_to_text
+from tailrace.projections.generations.generation import Generation
 from tailrace.projections.lifecycle import progress
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.progress import SinkAnswer, SinkInspector
 from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.sinks.record import spec_to_text
 from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.lifecycle.test_lifecycle import TOTALS

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tailrace.eventstore.metadata.generations import GenerationState, NewGeneration
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
-from tailrace.projections.generations.generation import spec_to_text
+from tailrace.projections.sinks.record import spec_to_text
 from tailrace.projections.sinks.specs import ParquetFolder
 from tests.tailrace.conftest import Project
 
