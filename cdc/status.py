@@ -12,6 +12,8 @@ from enum import StrEnum
 
 log = logging.getLogger("tailrace.capture")
 _MESSAGES_MAX = 50
+_TEXT_MAX = 2000  # characters of one
+_REPORTED_MAX = 10_000  # that are said once; then they are said again
 
 
 class CapturePhase(StrEnum):
@@ -118,9 +120,14 @@ class CaptureProgress:
 
     def report(self, text: str, *, again: bool = False) -> None:
         """Report something once (``again``: each time) in the log and in the status. No values of rows, no secrets."""
+        text = (
+            text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
+        )  # others choose names and errors in it
         with self._lock:
             if text in self._reported and not again:
                 return
+            if len(self._reported) >= _REPORTED_MAX:
+                self._reported.clear()
             self._reported.add(text)
             self._messages = [*self._messages, text][-_MESSAGES_MAX:]
         log.warning("source %s: %s", self._source, text)

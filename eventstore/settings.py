@@ -26,6 +26,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 HASH_KEY_BYTES_MIN = 16
 MIB = 1 << 20
 PARTITIONS_MAX = 1024
+# A description by the DDL trigger of a table with 1,600 columns takes 2.3 MB where each name needs the most escaping.
+MESSAGE_BYTES_MIN = 4 * MIB
 OBJECTS = "s3://"
 # Bucket names as S3 has them; prefixes of what needs no escaping anywhere.
 _OBJECTS = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[A-Za-z0-9_.\-=]+)*/?")
@@ -242,6 +244,13 @@ class SourceSettings(_Frozen):
     queue_bytes: Annotated[
         int, Field(ge=1024, description="Memory for received frames that wait for the decoder.")
     ] = 64 * MIB
+    message_bytes: Annotated[
+        int,
+        Field(
+            ge=MESSAGE_BYTES_MIN,
+            description="Size above which a logical message is skipped and counted, not captured.",
+        ),
+    ] = MESSAGE_BYTES_MIN
     load_workers: Annotated[
         int, Field(ge=1, le=64, description="Connections that read tables side by side in the first load.")
     ] = 2

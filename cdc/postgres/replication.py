@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Callable
 
 import psycopg
 from psycopg import pq
 
 from tailrace.cdc.postgres import errors
 from tailrace.cdc.postgres.connect import Address, command, connect_replication, execute, literal, quote
+from tailrace.cdc.wire.replication import without_long_message
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.position import format_lsn, parse_lsn
 
@@ -23,7 +25,18 @@ _FINISH_SECONDS = 5.0
 class ReplicationStream:
     """An open stream of one slot. Frames are CopyData payloads (``tailrace.cdc.wire.replication``)."""
 
-    def __init__(self, connection: pq.abc.PGconn, address: Address, slot: str, timeout: float | None) -> None:
+    def __init__(
+        self,
+        connection: pq.abc.PGconn,
+        address: Address,
+        slot: str,
+        timeout: float | None,
+        *,
+        message_bytes: int,
+        skipped: Callable[[int], None],
+    ) -> None:
+        self._message_bytes = message_bytes
+        self._skipped = skipped
         self._connection = connection
         self._address = address
         self._slot = slot
@@ -43,9 +56,12 @@ class ReplicationStream:
         *,
         protocol: int = 1,
         binary: bool = False,
+        message_bytes: int,
+        skipped: Callable[[int], None],
     ) -> ReplicationStream:
         """Start pgoutput 1, or 2 (large transactions are streamed before their commit), from ``start_lsn``; values as
-        text, or in ``binary`` as far as their types have a send function.
+        text, or in ``binary`` as far as their types have a send function. Of logical messages
+        longer than ``message_bytes`` nothing comes out of it; ``skipped`` is told the size of each.
 
         The server goes on from the slot's confirmed position when that is later. Raises SlotActive, SlotLost and
         what ``connect_replication`` raises.
@@ -67,7 +83,7 @@ class ReplicationStream:
         except BaseException:
             connection.finish()
             raise
-        return cls(connection, address, slot, timeout)
+        return cls(connection, address, slot, timeout, message_bytes=message_bytes, skipped=skipped)
 
     def fileno(self) -> int:
         return self._connection.socket
@@ -84,11 +100,14 @@ class ReplicationStream:
             raise self._ended
         frames: list[bytes] = []
         size = 0
-        get, append = self._connection.get_copy_data, frames.append
+        get, append, longest = self._connection.get_copy_data, frames.append, self._message_bytes
         try:
             while size < max_bytes:
                 count, data = get(1)
                 if count > 0:
+                    if count > longest and (empty := without_long_message(data, longest)):
+                        self._skipped(count)
+                        data = empty
                     append(bytes(data))
                     size += count
                 elif count == 0:

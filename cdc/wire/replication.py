@@ -16,6 +16,8 @@ EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 UNIX_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01 in µs since 1970-01-01
 
 _XLOGDATA_HEADER = 25
+_XLOGDATA, _MESSAGE = b"wM"
+_EMPTY_MESSAGE_BYTES = 4 + 1 + 8 + 1 + 4  # transaction id, flags, LSN, prefix, length
 _STATUS = struct.Struct(">cQQQqB")
 
 
@@ -36,6 +38,17 @@ class Keepalive:
     wal_end: int
     sent: int
     reply_requested: bool
+
+
+def without_long_message(frame: bytes | memoryview, bytes_max: int) -> bytes | None:
+    """What stands for an XLogData frame with a logical message longer than that; None of any other frame.
+
+    It is an empty message outside of transactions, in both protocol versions (zeros are also a transaction id in front
+    of it): that is dropped further on, and its position counts. Any role may emit a message of up to 1 GiB, so this is
+    asked before the frame is copied."""
+    if len(frame) <= bytes_max or frame[0] != _XLOGDATA or frame[_XLOGDATA_HEADER] != _MESSAGE:
+        return None
+    return bytes(frame[: _XLOGDATA_HEADER + 1]) + bytes(_EMPTY_MESSAGE_BYTES)
 
 
 def parse(frame: bytes) -> XLogData | Keepalive:
