@@ -11,6 +11,7 @@ alone and that was not sent comes from the old row when the server sent all of i
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -40,7 +41,7 @@ from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.errors import OperatorError, ProtocolError, TailraceError, TransientError
+from tailrace.eventstore.errors import OperatorError, ProtocolError, TailraceError, TransientError, UsageError
 from tailrace.eventstore.model.epoch import TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema
 from tailrace.eventstore.model.topic import TopicId
@@ -181,6 +182,20 @@ class BlockDecoder:
             self._scan.restore(saved)
 
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
+        try:
+            return self._decode_block(block)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error.message} ({self._scan.place})", hint=error.hint) from error.__cause__
+        except (
+            UsageError,
+            ValueError,
+            OverflowError,
+            struct.error,
+        ) as error:  # of a name, a number, a text in it
+            problem = f"a message that makes no sense ({type(error).__name__})"
+            raise ProtocolError(f"{problem} ({self._scan.place})", hint=HINT) from error
+
+    def _decode_block(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         self._work = _Work()
         changes: list[SchemaChange] = []
         self._relations.changes = changes

@@ -14,6 +14,7 @@ from tailrace.cdc.kernels.rows import Bytes, Cells, Ints, Routes, Rows
 from tailrace.cdc.wire import pgoutput
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.model.position import format_lsn
 
 Data = bytes | memoryview
 _BLOCK_BYTES_MAX = (1 << 31) - 1  # positions of cells are 32 bits
@@ -100,6 +101,13 @@ class Scan:
         """The message at which the kernel stopped."""
         at = int(self._state[kernels.MESSAGE])
         return bytes(self._block[int(self._ends[at - 1]) if at else 0 : int(self._ends[at])])
+
+    @property
+    def place(self) -> str:
+        """Where the kernel stopped, for errors."""
+        at = int(self._state[kernels.MESSAGE])
+        start = int(self._ends[min(at, len(self._ends)) - 1]) if at and len(self._ends) else 0
+        return f"message {at} at byte {start} of a block, commit LSN {format_lsn(self.lsn)}"
 
     @property
     def relid(self) -> int:

@@ -105,10 +105,10 @@ class ReplicationStream:
             while size < max_bytes:
                 count, data = get(1)
                 if count > 0:
-                    if count > longest and (empty := without_long_message(data, longest)):
+                    empty = without_long_message(data, longest) if count > longest else None
+                    if empty is not None:
                         self._skipped(count)
-                        data = empty
-                    append(bytes(data))
+                    append(empty or bytes(data))
                     size += count
                 elif count == 0:
                     if not self._read_socket():

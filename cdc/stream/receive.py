@@ -21,7 +21,9 @@ from tailrace.cdc.stream.queue import Handover, ThroughPosition
 from tailrace.cdc.stream.spool import Frames
 from tailrace.cdc.wire.replication import Keepalive, parse, status_update
 from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model.info import SourceState
+from tailrace.eventstore.model.position import format_lsn
 
 _READ_BYTES = 1 << 20  # frames taken per turn: between two looks at feedback and queue
 _WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
@@ -104,6 +106,13 @@ class Receiver:
         self._finish()
 
     def _read(self) -> bool:
+        try:
+            return self._take_frames()
+        except ProtocolError as error:
+            behind = f"behind the transaction that ends at {format_lsn(self._assembler.end_lsn)}"
+            raise ProtocolError(f"{error.message} ({behind})", hint=error.hint) from error.__cause__
+
+    def _take_frames(self) -> bool:
         frames = self._stream.receive(_READ_BYTES)
         if not frames:
             return False

@@ -164,6 +164,8 @@ def _origin(reader: FieldReader) -> Origin:
 
 def _relation(reader: FieldReader) -> Relation:
     relid, schema, table = reader.uint32(), reader.string(), reader.string()
+    if not table:
+        raise reader.error("a relation without a name")
     identity = chr(reader.byte())
     if identity not in "dnfi":
         raise reader.error(f"unknown replica identity {identity!r}")
@@ -175,7 +177,10 @@ def _relation_column(reader: FieldReader) -> RelationColumn:
     flags = reader.byte()
     if flags > 1:
         raise reader.error("unknown column flags")
-    return RelationColumn(reader.string(), reader.uint32(), reader.int32(), flags == 1)
+    name = reader.string()
+    if not name:
+        raise reader.error("a column without a name")
+    return RelationColumn(name, reader.uint32(), reader.int32(), flags == 1)
 
 
 def _type(reader: FieldReader) -> Type:

@@ -4,15 +4,22 @@ refuse. Bytes are frames, each behind its length in two bytes; relations of thre
 from __future__ import annotations
 
 import struct
+import tempfile
 from array import array
+from contextlib import closing, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tailrace.cdc.columnar.decode import DecodedEpoch
+from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.stream.spool import Spool
 from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.binary import binary_cells
 from tailrace.cdc.wire.block import FrameBlock
+from tailrace.cdc.wire.replication import parse
 from tailrace.eventstore.errors import OperatorError, ProtocolError
-from tests.cdc.messages import decoder, encode
+from tests.cdc.messages import HUGE, decoder, encode
 from tests.fuzz.reference import TABLES, Reference
 
 ANNOUNCED = [encode(table.relation) for table in TABLES]
@@ -39,9 +46,38 @@ def block_of(frames: list[bytes]) -> FrameBlock:
     return FrameBlock(b"".join(frames), ends, 1, 1, 1, 2, datetime(2026, 11, 20, tzinfo=UTC))
 
 
+def refuse_only_as_protocol(frames: list[bytes]) -> None:
+    """What else takes frames apart: of damaged ones nothing but a ProtocolError may come out, from the decoder one that
+    names a place."""
+    with suppress(ProtocolError):
+        assembler = Assembler(HUGE, HUGE, skip_through=0)
+        for frame in frames:
+            assembler.feed(frame)
+        assembler.cut()
+    with suppress(ProtocolError), closing(Spool(Path(tempfile.gettempdir()))) as spool:
+        for frame in frames:
+            list(spool.feed(frame))
+    for frame in frames:
+        with suppress(ProtocolError):
+            parse(frame)
+        with suppress(ProtocolError):
+            binary_cells(b"w" + bytes(24) + frame)
+    words = ""
+    try:
+        decoder(*TABLES).decode_or_quarantine(block_of(frames))
+    except ProtocolError as error:
+        words = error.message
+        place = "at byte" in words and "commit LSN" in words
+    except OperatorError as error:
+        words = error.message
+        place = "tailrace.events has no column" in words
+    assert not words or place, words
+
+
 def check(data: bytes) -> bool:
     """Whether the block was taken; AssertionError when the two decoders disagree."""
     frames = [*ANNOUNCED, *unpack(data)]
+    refuse_only_as_protocol(frames)
     reference = Reference()
     refused: ProtocolError | OperatorError | None = None
     try:
@@ -91,6 +127,11 @@ def seeds() -> dict[str, bytes]:
             pg.Type(9, "public", "mood"),
             pg.Origin(1, "o"),
             pg.StreamAbort(1, 2),
+        ],
+        "nameless": [pg.Relation(7, "public", "", "d", ()), pg.Insert(7, (pg.Binary(b"x"),))],
+        "unnamed column": [
+            pg.Relation(7, "public", "x", "d", (pg.RelationColumn("", 25, -1, True),)),
+            pg.Insert(7, (b"1",)),
         ],
         "another": [TABLES[0].relation, pg.Relation(7, "public", "x", "d", ()), pg.Insert(7, ())],
     }

@@ -61,10 +61,10 @@ def test_a_long_message_of_anybody_is_skipped_and_counted(site: Site, protocol: 
     with init_and_capture(site) as capture, psycopg.connect(site.dsn) as connection:
         connection.execute("INSERT INTO t VALUES (1, 'before')")
         for prefix in ("note", "tailrace.ddl", "tailrace.chunk"):
-            connection.execute(emit(prefix, LONG))  # type: ignore[arg-type]
+            connection.execute(emit(prefix, LONG))
         connection.execute("INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(2, 200) g")
-        connection.execute(emit("note", 5))  # type: ignore[arg-type]
-        connection.execute(emit("note", LONG, transactional=False))  # type: ignore[arg-type]
+        connection.execute(emit("note", 5))
+        connection.execute(emit("note", LONG, transactional=False))
         connection.commit()
         capture.catch_up()
         assert dict(capture.status.ignored)["logical message longer than message_bytes"] == 4
