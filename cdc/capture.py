@@ -152,7 +152,7 @@ class Capture:
                     f"there is no publication {state.publication} in {self._task.address.text}",
                     hint="run `tailrace init` first",
                 )
-            self._term = first_load(self._task, state, publication, self._tick)
+            self._term = first_load(self._task.with_history(), state, publication, self._tick)
             state, publication = check_start(self._store, self._task.name, self._task.address)
         mode = self._mode
         try:

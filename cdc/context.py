@@ -11,11 +11,13 @@ from typing import Self
 
 from psycopg import Connection
 
+from tailrace.cdc.policy.history import History
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Address, Lines
 from tailrace.cdc.postgres.slot import longest_transaction
 from tailrace.cdc.status import CaptureProgress
 from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.metadata.topics import all_schemas
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
 
@@ -40,6 +42,7 @@ class Task:
     address: Address
     progress: CaptureProgress
     stop: threading.Event = field(default_factory=threading.Event)
+    history: History = field(default_factory=History, repr=False)
 
     @classmethod
     def of(
@@ -59,7 +62,11 @@ class Task:
 
     @property
     def policies(self) -> Policies:
-        return Policies.of(self.settings)
+        return Policies.of(self.settings).remembering(self.history)
+
+    def with_history(self) -> Self:
+        """The same work, with what the log knows now of protected columns."""
+        return replace(self, history=History.of(all_schemas(self.store.catalog, self.name)))
 
     def with_lines(self, lines: Lines) -> Self:
         """The same work; its ordinary connections can be broken by ``lines``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -39,6 +39,19 @@ def identify(relation: Relation, described: TopicSchema, older: TopicSchema | No
             column = Column(number, sent.name, sent.type_oid, sent.typmod)
         columns.append(_with_sent_type(column, sent))
     return columns
+
+
+def possible_places(count: int, before: Sequence[int], now: Collection[int], number: int) -> range:
+    """Where the column ``number`` of ``before`` (the attnums of an earlier version, rising) may stand among ``count``
+    columns that came between it and ``now``. What is in both was there all the time; others may have been dropped
+    already, and columns that were added since stand behind all of them."""
+    stayed = [each for each in before if each in now]
+    room = count - len(stayed)  # for columns dropped, or added and not in ``before``
+    first = sum(each < number for each in stayed)
+    dropped = sum(each < number for each in before if each not in now)
+    if number in now:
+        return range(first, first + min(dropped, room) + 1)
+    return range(first, first + min(dropped, room - 1) + 1)
 
 
 def _known_columns(relation: Relation, first: TopicSchema, second: TopicSchema | None) -> dict[int, Column]:

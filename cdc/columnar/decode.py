@@ -263,9 +263,10 @@ class BlockDecoder:
     def _storable_row(self, topic: TopicId, relid: int, message: bytes) -> bytes | None:
         """The row in the form in which it may be stored; None when it has protected columns and cannot be parsed."""
         relation, schema = self._relations.relation(relid), self._relations.schema(topic)
-        if not is_protected((topic.parts[1], topic.parts[2]), relation, schema, self._policies):
+        policies = self._relations.policies
+        if not is_protected((topic.parts[1], topic.parts[2]), relation, schema, policies):
             return message
-        columns = protected_columns(relation, schema, self._policies) if relation else None
+        columns = protected_columns(relation, schema, policies) if relation else None
         try:
             return None if columns is None else protect(message, columns, self._policies)
         except ProtocolError:
@@ -364,8 +365,11 @@ class BlockDecoder:
                 continue
             schema = self._relations.schema(topic)
             names = [column.name for column in described.schema.columns] if described.schema else []
-            if any(column.policy for column in schema.sent) or any(
-                self._policies.policy_of((topic.parts[1], topic.parts[2], name)) for name in names
+            label, policies = (topic.parts[1], topic.parts[2]), self._relations.policies
+            if (
+                any(column.policy for column in schema.sent)
+                or policies.history.protected_ids(schema.relid)
+                or any(policies.policy_of_name(label, schema.relid, name) for name in names)
             ):
                 self._work.unstorable.add(topic)
             else:

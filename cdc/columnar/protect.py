@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tailrace.cdc.columnar.schema_change import matches
-from tailrace.cdc.policy.policies import DROP, Policies
+from tailrace.cdc.policy.policies import Policies, is_left_out
 from tailrace.cdc.wire.buffer import HINT, FieldReader
 from tailrace.cdc.wire.pgoutput import Message, Relation
 from tailrace.eventstore.errors import ProtocolError
@@ -23,29 +24,53 @@ def is_protected(
     label: tuple[str, str], relation: Relation | None, schema: TopicSchema, policies: Policies
 ) -> bool:
     """Whether any column of a table has, or may have, a policy."""
-    if any(column.policy for column in schema.sent):
+    if relation is None or any(column.policy for column in schema.sent):
         return True
-    return relation is None or any(policies.policy_of((*label, sent.name)) for sent in relation.columns)
+    if policies.history.protected_ids(relation.relid):
+        return True
+    labels = {label, (relation.schema, relation.table)}
+    return any(
+        policies.policy_of_name(each, relation.relid, sent.name)
+        for each in labels
+        for sent in relation.columns
+    )
 
 
 def protected_columns(relation: Relation, schema: TopicSchema, policies: Policies) -> list[Column] | None:
     """The columns of a relation, place by place, with their policies; ``schema`` is the topic's latest version.
 
-    None when a protected column of the topic is not among them: it may have another name, so nobody knows which.
+    None when a protected column of the topic may have another name, so that nobody knows which it is.
     """
+    label = (relation.schema, relation.table)
     if matches(relation, schema):
-        return list(schema.sent)
-    before = {column.name: column for column in schema.sent}
-    names = {sent.name for sent in relation.columns}
-    if any(column.policy and column.name not in names for column in schema.sent):
+        return list(policies.schema(label, schema.whole, schema).sent)
+    if not _names_tell(relation, schema):
         return None
+    before = {column.name: column for column in schema.sent}
     found = []
     for sent in relation.columns:
-        policy = policies.policy_of((relation.schema, relation.table, sent.name))
-        if policy is None:
-            policy = before[sent.name].policy if sent.name in before else ""
-        found.append(Column(0, sent.name, sent.type_oid, sent.typmod, policy=policy))
+        known = before.get(sent.name) or Column(0, sent.name, sent.type_oid)
+        (column,) = policies.schema(label, _one_column(schema, relation, known), schema).sent
+        found.append(Column(0, sent.name, sent.type_oid, sent.typmod, policy=column.policy))
     return found
+
+
+def _one_column(schema: TopicSchema, relation: Relation, column: Column) -> TopicSchema:
+    return replace(
+        schema, relid=relation.relid, columns=(replace(column, key=False, fill=None),), left_out=()
+    )
+
+
+def _names_tell(relation: Relation, schema: TopicSchema) -> bool:
+    """Whether a name means the column that had it: columns without a policy are gone, or others came behind all that
+    were there, but not both, and none has another place among the others."""
+    before = [column.name for column in schema.sent]
+    now = [sent.name for sent in relation.columns]
+    if now[: len(before)] == before:
+        return True
+    gone = [column for column in schema.sent if column.name not in now]
+    stayed = [name for name in before if name in now]
+    return now == stayed and not any(column.policy for column in gone)
 
 
 def protect(message: bytes, columns: Sequence[Column], policies: Policies) -> bytes:
@@ -80,7 +105,7 @@ def _tuple(reader: FieldReader, out: bytearray, columns: Sequence[Column], polic
         if tag not in (b"t", b"b"):
             raise reader.error(f"unknown cell tag {tag!r}")
         value = reader.take(reader.uint32())
-        if column.policy == DROP:
+        if is_left_out(column):
             out += b"n"
             continue
         if column.policy:

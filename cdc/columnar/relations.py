@@ -8,8 +8,9 @@ transaction that the log has already may be older than what the log knows."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tailrace.cdc.columnar.column_identity import possible_places
 from tailrace.cdc.columnar.schema_change import (
     ChangeKind,
     SchemaChange,
@@ -20,12 +21,14 @@ from tailrace.cdc.columnar.schema_change import (
     next_version,
     taken_names,
 )
+from tailrace.cdc.policy.history import UNKNOWN
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire.buffer import HINT
+from tailrace.cdc.wire.ddl_message import same_columns
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import OperatorError, ProtocolError
-from tailrace.eventstore.model.schema import EVENT_SCHEMA, TopicSchema
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 
 EVENTS_TABLE = ("tailrace", "events")
@@ -89,13 +92,14 @@ class Relations:
         self._announced: dict[int, Relation] = {}
         self._described: dict[int, TopicSchema] = {}  # what the event trigger said last
         self._labels: dict[int, tuple[str, str]] = {}
+        self._checked: set[int] = set()  # whose columns are known since their last announcement
         self.changes: list[SchemaChange] = []
 
     def copy(self) -> Relations:
         """A copy that goes on independently from here."""
         other = Relations(self._source, self._known, self._describe, self._policies, self._quarantined)
         other._announced, other._described = dict(self._announced), dict(self._described)
-        other._labels = dict(self._labels)
+        other._labels, other._checked = dict(self._labels), set(self._checked)
         return other
 
     def topic(self, relid: int) -> TopicId | None:
@@ -123,7 +127,13 @@ class Relations:
             or any(self._known[relid][0] == topic for relid in message.relids if relid in self._known)
         )
 
+    @property
+    def policies(self) -> Policies:
+        """With what is known by now of protected columns."""
+        return self._policies
+
     def announce(self, relation: Relation) -> None:
+        self._checked.discard(relation.relid)
         self._announced[relation.relid] = relation
 
     def resolve(self, relid: int, commit_lsn: int) -> Route:
@@ -137,11 +147,14 @@ class Relations:
         if (relation.schema, relation.table) == EVENTS_TABLE:
             return _events_route(relation)
         known = self._known.get(relid)
-        if known is not None and matches(relation, known[1]):
-            return TableRoute(*known)
         label = (relation.schema, relation.table)
         known_from_ddl = self._described.get(relid) if known else None
         exact = known_from_ddl is not None and covers(known_from_ddl, relation)
+        if known is not None and matches(relation, known[1]):
+            same = self._policies.schema(label, known[1].whole, known[1]) == known[1]
+            protected = self._policies.history.protected_ids(relid)
+            if same and (exact or not protected or relid in self._checked):
+                return TableRoute(*known)
         described = known_from_ddl if exact else self._describe(relation)
         if described is None:
             return IgnoredRoute(label)
@@ -158,8 +171,14 @@ class Relations:
         topic = known[0] if known else TopicId.table(self._source, *label)
         previous = known[1] if known else self._previous_owner(topic)
         whole = next_version(relation, described.whole, previous.whole if previous else None, commit_lsn)
+        whole = replace(whole, columns=tuple(_without_doubt(column) for column in whole.columns))
+        if known and not exact:
+            whole = self._left_out_in_doubt(whole, known[1], described)
         current = self._policies.schema(label, whole, previous)
-        self._known[relid] = (topic, current)
+        self._checked.add(relid)
+        if known and same_columns(current, known[1]):
+            return TableRoute(*known)  # announced again, and still what it was
+        self._learn(relid, topic, current)
         kinds = kinds_of_change(previous, current) | self._record_label(topic, relid, label)
         seen = {column.id for schema in (described, previous) if schema for column in schema.sent}
         guessed = frozenset(column.id for column in current.columns if column.id not in seen)
@@ -208,15 +227,46 @@ class Relations:
             except OperatorError as error:
                 raise SchemaConflict(error) from error
             kinds |= kinds_of_change(previous, current)
-        if ddl_message.same_columns(current, previous):
+        if same_columns(current, previous):
             current = previous
         elif not message.command:
             kinds |= {ChangeKind.UNTOLD}
-        self._known[message.relid] = (topic, current)
+        self._learn(message.relid, topic, current)
         if kinds or current is not previous:
             self.changes.append(
                 SchemaChange(topic, previous, current, kinds, message.label, commit_lsn, by_trigger=True)
             )
+
+    def _learn(self, relid: int, topic: TopicId, schema: TopicSchema) -> None:
+        self._known[relid] = (topic, schema)
+        self._policies = self._policies.remembering(self._policies.history.with_version(topic, schema))
+
+    def _left_out_in_doubt(
+        self, whole: TopicSchema, before: TopicSchema, described: TopicSchema
+    ) -> TopicSchema:
+        """Leave out every column that may be a protected one, as far as places tell: names may have been exchanged
+        since the version before, and given back before ``described``."""
+        sent, now = before.sent, {column.id for column in described.sent}
+        ids = [column.id for column in sent]
+        protected = self._policies.history.protected_ids(whole.relid)
+        doubtful = {
+            place
+            for number in protected.intersection(ids)
+            for place in possible_places(len(whole.columns), ids, now, number)
+            if 0 <= place < len(whole.columns) and whole.columns[place].id != number
+        }
+        if not doubtful:
+            return whole
+        if not whole.bag and any(whole.columns[place].key for place in doubtful):
+            raise OperatorError(
+                "columns were dropped or exchanged, so a column of the key may be a protected one",
+                hint="read the table again: tailrace source snapshot",
+            )
+        columns = [
+            replace(column, policy=UNKNOWN) if place in doubtful else column
+            for place, column in enumerate(whole.columns)
+        ]
+        return replace(whole, columns=tuple(columns))
 
     def _note(self, relid: int, kind: ChangeKind, label: tuple[str, str], commit_lsn: int) -> None:
         if relid in self._known and self._known[relid][0] not in self._quarantined:
@@ -238,6 +288,10 @@ class Relations:
                 del self._known[relid]
                 return schema
         return None
+
+
+def _without_doubt(column: Column) -> Column:
+    return replace(column, policy="") if column.policy == UNKNOWN else column
 
 
 def _events_route(relation: Relation) -> EventsRoute:

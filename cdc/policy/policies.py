@@ -5,8 +5,9 @@
 stays NULL. A protected column is held as text. The policy of a version is part of its schema, with a fingerprint of
 the hash key, so that values of two policies never mix unnoticed: after a change the topic is read again.
 
-Silence never lifts a policy. A column keeps the policy it had, also under another name, until the configuration says
-something else about it.
+Silence never lifts a policy. A column keeps the policy it had, also under another name and in a table of another name,
+until the configuration says something else of every name that it has had (``tailrace.cdc.policy.history``). Of several
+policies the strictest counts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.cdc.policy.history import UNKNOWN, History
 from tailrace.cdc.policy.patterns import NamePattern, parse_pattern
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -42,6 +44,7 @@ class Policies:
     applied: bool = False
     """The values are protected already (``tailrace.cdc.columnar.protect``); only what the catalog says is still to be
     protected."""
+    history: History = field(default_factory=History)
 
     @classmethod
     def of(cls, settings: SourceSettings) -> Policies:
@@ -58,21 +61,47 @@ class Policies:
     def schema(self, table: Label, whole: TopicSchema, previous: TopicSchema | None = None) -> TopicSchema:
         """A table's schema under the policies. ``whole`` has all columns of the table; ``previous`` is the topic's
         version before it. Raises OperatorError when the key would be lost."""
-        same = previous is not None and previous.relid in (0, whole.relid)
-        known = previous.sent if previous else ()
-        by_id = {column.id: column.policy for column in known} if same else {}
-        by_name = {column.name: column.policy for column in known}
-        columns = []
-        for column in whole.columns:
-            policy = self.policy_of((*table, column.name))
-            if policy is None:
-                policy = by_id.get(column.id) or by_name.get(column.name) or column.policy
-            columns.append(self._with_policy(column, policy))
-        written = tuple(column for column in columns if column.policy != DROP)
+        columns = [
+            self._with_policy(column, self._policy(table, whole.relid, column, previous))
+            for column in whole.columns
+        ]
+        written = tuple(column for column in columns if not is_left_out(column))
         if not whole.bag:
             self._require_key(table, columns)
-        left_out = tuple(column for column in columns if column.policy == DROP)
+        left_out = tuple(column for column in columns if is_left_out(column))
         return replace(whole, columns=written, left_out=left_out)
+
+    def names_of(self, table: Label, relid: int, column: Column) -> list[tuple[str, str, str]]:
+        """All names under which a column is, or was, protected: that which it has now comes first."""
+        entry = self.history.columns.get((relid, column.id))
+        names = [column.name, *sorted({name for _, _, name in entry.names} if entry else ())]
+        labels = self.history.labels(table, relid)
+        found = [(*label, name) for name in dict.fromkeys(names) for label in labels]
+        return list(dict.fromkeys([*found, *sorted(entry.names if entry else ())]))
+
+    def policy_of_name(self, table: Label, relid: int, name: str) -> str:
+        """The policy of a column of which the name alone is known."""
+        return self._policy(table, relid, Column(0, name, 0), None)
+
+    def _policy(self, table: Label, relid: int, column: Column, previous: TopicSchema | None) -> str:
+        """What the configuration says of any name that the column has had; where it is silent of one, also the
+        policies that the column, and others of its names, had last."""
+        names = self.names_of(table, relid, column)
+        said = [self.policy_of(name) for name in names]
+        found = [policy for policy in said if policy]
+        if None in said:
+            known = previous.sent if previous else ()
+            same = previous is not None and previous.relid in (0, relid)
+            entry = self.history.columns.get((relid, column.id))
+            found += [entry.policy] if entry else []
+            found += [self.history.names.get(name, "") for name in names]
+            found += [each.policy for each in known if each.name == column.name]
+            found += [each.policy for each in known if same and each.id == column.id]
+            found.append(column.policy)
+        strictest = min(
+            (policy for policy in found if policy and policy != UNKNOWN), key=_leniency, default=""
+        )
+        return UNKNOWN if column.policy == UNKNOWN else strictest
 
     def changed_columns(self, table: Label, latest: TopicSchema) -> list[str]:
         """Where the configuration differs from a topic's latest version, a sentence for each column."""
@@ -88,7 +117,8 @@ class Policies:
         return [
             column.name
             for column in latest.sent
-            if column.policy and self.policy_of((*table, column.name)) is None
+            if column.policy
+            and any(self.policy_of(name) is None for name in self.names_of(table, latest.relid, column))
         ]
 
     def unmatched_rules(self, columns: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
@@ -122,6 +152,9 @@ class Policies:
         """The same policies for values that are protected already."""
         return replace(self, applied=True)
 
+    def remembering(self, history: History) -> Policies:
+        return replace(self, history=history)
+
     def policy_of(self, names: tuple[str, str, str]) -> str | None:
         """What the configuration says of a column: its policy, "" for plain, None for nothing."""
         found = next((policy for _, pattern, policy in self.rules if pattern.match(*names)), None)
@@ -133,7 +166,7 @@ class Policies:
             return column
         fill = None if column.policy else column.fill  # its plain value is not known any more
         changed = replace(column, policy=policy, fill=None)
-        if fill is None or not policy or policy == DROP:
+        if fill is None or not policy or is_left_out(changed):
             return replace(changed, fill=None if policy else fill)
         return replace(changed, fill=self._protect(changed, pa.array([fill]))[0].as_py())
 
@@ -170,6 +203,15 @@ class Policies:
         return hasher
 
 
+def is_left_out(column: Column) -> bool:
+    return column.policy.partition(":")[0] == DROP
+
+
+def _leniency(policy: str) -> tuple[int, int]:
+    kind, _, argument = policy.partition(":")
+    return (2, int(argument)) if kind == TRUNCATE else ((0 if kind == DROP else 1), 0)
+
+
 def describe(policy: str) -> str:
     """A policy in words."""
     kind, _, argument = policy.partition(":")
@@ -177,7 +219,7 @@ def describe(policy: str) -> str:
         case "":
             return "in plain text"
         case "drop":
-            return "left out"
+            return "left out" + (", because it may be a protected column" if policy == UNKNOWN else "")
         case "hash":
             return f"hashed with key {argument}"
         case _:

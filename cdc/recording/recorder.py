@@ -44,8 +44,9 @@ class Recorder:
         self._schemas: dict[int, tuple[TopicId, TopicSchema]] = {}
         self._relations: dict[int, pgoutput.Relation] = {}
 
-    def begin(self, state: SourceState, topics: Topics) -> None:
-        """A session begins at the log's position, with these topics."""
+    def begin(self, state: SourceState, topics: Topics, policies: Policies) -> None:
+        """A session begins at the log's position, with these topics and policies."""
+        self._policies = policies
         self._schemas, self._relations = dict(topics.schemas), {}
         document = {
             "commit_lsn": state.commit_lsn,

@@ -81,7 +81,7 @@ def repair_source(
     Raises SlotActive when a capture runs, OperatorError (no publication, privileges, no free slot), TransientError,
     Fenced.
     """
-    task = Task.of(store, name, settings, progress=progress, stop=stop)
+    task = Task.of(store, name, settings, progress=progress, stop=stop).with_history()
     reason = stream_problem(store, name, task.address)
     if not reason:
         return None

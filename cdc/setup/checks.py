@@ -253,6 +253,7 @@ def policy_findings(seen: Inspection, tables: Sequence[Table]) -> list[SetupFind
             for change in (seen.policies.changed_columns(table.label, latest[1]) if latest else ())
         ]
     columns = [(*table.label, column.name) for table in seen.taken for column in table.columns]
+    columns += seen.policies.history.names  # which a column has had: they protect it still
     for rule, close in seen.policies.unmatched_rules(columns):
         level = Level.NOTE if {"*", "?"} & set(rule) else Level.BLOCKING
         hint = f"did you mean {close}? " if close else ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from psycopg import Connection, sql
 
 from tailrace.cdc.columnar.relations import EVENTS_TABLE
+from tailrace.cdc.policy.history import History
 from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.check import read_server, server_problems
@@ -47,6 +48,7 @@ from tailrace.cdc.setup.table_choice import Level, SetupFinding, choose_tables, 
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.sources import register_source, register_topic
+from tailrace.eventstore.metadata.topics import all_schemas
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
@@ -184,7 +186,7 @@ def _inspect(
         topics=Topics.read(store, name) if state is not None else None,
         loaded=loaded,
         earlier_events=late and _has_events(connection, address),
-        policies=policies,
+        policies=policies.remembering(History.of(all_schemas(store.catalog, name))),
     )
 
 

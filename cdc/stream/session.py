@@ -94,6 +94,8 @@ class Session:
         with self._open(state) as stream:
             writer = self._store.take_over(self._name)
             self.term = writer.term
+            self._task = self._task.with_history()
+            self._policies = self._task.policies
             self._progress.set_phase(CapturePhase.STREAMING)
             self._progress.set_position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
             start = SessionStart(self._task, writer, publication)
@@ -138,7 +140,7 @@ class Session:
         describer = Describer(self._store, writer.state, topics, self._address)
         describe: Describe = describer
         if self._recorder is not None:
-            self._recorder.begin(writer.state, topics)
+            self._recorder.begin(writer.state, topics, self._policies)
             describe = self._recorder.record_answers(describer)
 
         def decoder(policies: Policies, quarantined: Collection[TopicId]) -> BlockDecoder:

@@ -186,6 +186,21 @@ def latest_schemas(catalog: Catalog, source: str) -> dict[TopicId, TopicSchema]:
     return {topic: schema for _, schema, topic in versions}
 
 
+def all_schemas(catalog: Catalog, source: str) -> list[tuple[TopicId, TopicSchema]]:
+    """All versions of all topics of a source, in the order in which the log got them."""
+    table, topic = tables.topic_schemas, tables.topics
+    query = (
+        select(topic.c.name, table.c.definition, table.c.epoch)
+        .join(topic, topic.c.id == table.c.topic_id)
+        .where(topic.c.source == source)
+    )
+    with catalog.read() as connection:
+        rows = connection.execute(query).all()
+    found = [(row.epoch, TopicSchema.from_json(row.definition), TopicId.parse(row.name)) for row in rows]
+    found.sort(key=lambda each: (each[0], each[1].from_lsn, each[1].version))
+    return [(name, schema) for _, schema, name in found]
+
+
 def add_schema(
     connection: Connection, topic_id: int, topic: TopicId, schema: TopicSchema, *, epoch: int
 ) -> None:

@@ -1,0 +1,79 @@
+"""Under which names and policies the columns of a source have been protected, in all versions of all its topics. Pure.
+
+A column is known by its table's oid and its attnum, whatever it and its table are called; and whatever has a name that
+a protected column has had is protected too. So neither a rename nor a column dropped and added again lifts a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId, TopicKind
+
+UNKNOWN = "drop:unknown"
+"""The policy of a column that may be a protected one: it is left out as long as that is not known."""
+
+Label = tuple[str, str]
+Name = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedColumn:
+    """The policy that a column had last, and the names that it had while it was protected."""
+
+    policy: str
+    names: frozenset[Name]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """``columns`` by table oid and attnum; ``names``: the policy of the column that had a name last; ``tables``: the
+    labels of a table's topics by its oid."""
+
+    columns: Mapping[tuple[int, int], ProtectedColumn] = field(default_factory=dict)
+    names: Mapping[Name, str] = field(default_factory=dict)
+    tables: Mapping[int, frozenset[Label]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, versions: Iterable[tuple[TopicId, TopicSchema]]) -> Self:
+        """``versions`` in the order in which the log got them."""
+        found = cls({}, {}, {})
+        for topic, schema in versions:
+            found._add(topic, schema)
+        return found
+
+    def with_version(self, topic: TopicId, schema: TopicSchema) -> History:
+        found = History(dict(self.columns), dict(self.names), dict(self.tables))
+        found._add(topic, schema)
+        return found
+
+    def labels(self, table: Label, relid: int) -> list[Label]:
+        """All labels of a table: ``table`` first, which it has now."""
+        return list(dict.fromkeys([table, *sorted(self.tables.get(relid, ()))]))
+
+    def protected_ids(self, relid: int) -> frozenset[int]:
+        return frozenset(number for table, number in self.columns if table == relid)
+
+    def _add(self, topic: TopicId, schema: TopicSchema) -> None:
+        if schema.kind is not TopicKind.TABLE:
+            return
+        assert isinstance(self.columns, dict) and isinstance(self.names, dict)
+        assert isinstance(self.tables, dict)
+        label = (topic.parts[1], topic.parts[2])
+        self.tables[schema.relid] = self.tables.get(schema.relid, frozenset()) | {label}
+        for column in schema.sent:
+            key, name = (schema.relid, column.id), (*label, column.name)
+            before = self.columns.get(key)
+            if column.policy == UNKNOWN:
+                continue
+            if column.policy:
+                names = (before.names if before else frozenset()) | {name}
+                self.columns[key] = ProtectedColumn(column.policy, names)
+                self.names.update(dict.fromkeys(names, column.policy))
+            else:  # the configuration lifted it
+                self.columns.pop(key, None)
+                for each in (before.names if before else frozenset()) | {name}:
+                    self.names.pop(each, None)

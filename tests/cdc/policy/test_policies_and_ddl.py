@@ -1,0 +1,121 @@
+"""No DDL lifts a column policy, from a real server into a real store."""
+
+# ruff: noqa: S608 (statements of a test, about values of its own)
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.capturing import RunningCapture, Site, execute, init_and_capture, table
+from tests.support.plaintext import places_of
+
+pytestmark = pytest.mark.timeout(600)
+
+SECRET = "Zq7xVn2w"
+POLICIES = {"public.people.phone": "drop", "public.people.email": "hash"}
+TABLES = """
+CREATE TABLE public.people (id int PRIMARY KEY, note text, phone text, email text, memo text);
+CREATE TABLE public.spare (id int PRIMARY KEY, note text, phone text, email text, memo text);
+"""
+SEQUENCES = {
+    "added under another name of the table": [
+        "ALTER TABLE people DROP COLUMN phone",
+        "INSERT INTO people (id) VALUES (1)",
+        "ALTER TABLE people RENAME TO clients",
+        "ALTER TABLE clients ADD COLUMN phone text",
+        f"INSERT INTO clients (id, phone) VALUES (2, '{SECRET}')",
+        "ALTER TABLE clients RENAME TO people",
+    ],
+    "swapped with another table": [
+        "ALTER TABLE people RENAME TO x",
+        "ALTER TABLE spare RENAME TO people",
+        "ALTER TABLE x RENAME TO spare",
+        f"INSERT INTO people (id, phone, email) VALUES (3, '{SECRET}', '{SECRET}')",
+        f"INSERT INTO spare (id, phone, email) VALUES (3, '{SECRET}', '{SECRET}')",
+    ],
+    "names of columns exchanged and given back": [
+        "ALTER TABLE people RENAME COLUMN note TO x",
+        "ALTER TABLE people RENAME COLUMN phone TO note",
+        "ALTER TABLE people RENAME COLUMN x TO phone",
+        f"INSERT INTO people (id, note) VALUES (4, '{SECRET}')",
+        "ALTER TABLE people RENAME COLUMN phone TO x",
+        "ALTER TABLE people RENAME COLUMN note TO phone",
+        "ALTER TABLE people RENAME COLUMN x TO note",
+    ],
+    "another dropped, so that the names have moved by one place": [
+        "ALTER TABLE people DROP COLUMN note",
+        "ALTER TABLE people RENAME COLUMN phone TO note",
+        "ALTER TABLE people RENAME COLUMN email TO phone",
+        "ALTER TABLE people RENAME COLUMN memo TO email",
+        "ALTER TABLE people ADD COLUMN memo text",
+        f"INSERT INTO people (id, note, phone) VALUES (5, '{SECRET}', '{SECRET}')",
+    ],
+    "under the name of a table that is gone": [
+        "DROP TABLE spare",
+        "ALTER TABLE people RENAME TO spare",
+        f"INSERT INTO spare (id, phone, email) VALUES (6, '{SECRET}', '{SECRET}')",
+    ],
+    "in a table made anew under another name": [
+        "DROP TABLE people",
+        "CREATE TABLE x (id int PRIMARY KEY, phone text)",
+        "ALTER PUBLICATION acme_shop ADD TABLE x",
+        "ALTER TABLE x RENAME TO people",
+        f"INSERT INTO people VALUES (7, '{SECRET}')",
+    ],
+    "in another schema": [
+        "ALTER TABLE people DROP COLUMN email",
+        "CREATE SCHEMA app",
+        "ALTER TABLE people SET SCHEMA app",
+        "ALTER TABLE app.people ADD COLUMN email text",
+        f"INSERT INTO app.people (id, email) VALUES (8, '{SECRET}')",
+    ],
+}
+
+
+@pytest.fixture
+def site(database: str, store_dir: Path) -> Site:
+    execute(database, TABLES)
+    return Site.at(store_dir, database, columns=POLICIES, hash_key="only the environment knows it")
+
+
+def settle(capture: RunningCapture) -> None:
+    """All that came is in the log, and no table that still exists waits for a load."""
+    capture.catch_up()
+    capture.catch_up()
+
+
+def test_a_column_dropped_and_added_under_another_name_of_its_table_stays_protected(site: Site) -> None:
+    assert_protected(site, "added under another name of the table", running=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trigger", [True, False], ids=["with the DDL trigger", "without it"])
+@pytest.mark.parametrize("running", [True, False], ids=["while capture runs", "while it is stopped"])
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_no_sequence_of_ddl_lifts_a_policy(site: Site, sequence: str, running: bool, trigger: bool) -> None:
+    site.init(ddl=trigger)
+    assert_protected(site, sequence, running=running)
+
+
+def assert_protected(site: Site, sequence: str, *, running: bool) -> None:
+    with init_and_capture(site) as capture:
+        execute(
+            site.dsn,
+            f"INSERT INTO people (id, phone, email) VALUES (0, '{SECRET}', '{SECRET}')",
+            "INSERT INTO spare (id, note) VALUES (0, 'is found')",
+        )
+        settle(capture)
+        if running:
+            for statement in SEQUENCES[sequence]:
+                execute(site.dsn, statement)
+                if statement.startswith("INSERT"):
+                    settle(capture)
+    if not running:
+        execute(site.dsn, *SEQUENCES[sequence])
+    with RunningCapture(site) as capture:
+        settle(capture)
+        assert places_of(capture.store, site.root, SECRET) == []
+        assert places_of(capture.store, site.root, "is found"), "what is there is found"
+        assert capture.store.topic(table("people"))
