@@ -165,7 +165,7 @@ def receive(server: PostgresServer, slot: str, publication: str, end_lsn: str, o
 
 
 def measure(workload: Workload, rounds: int, folder: Path) -> list[Round]:
-    with PostgresServer(settings=QUIET) as server:
+    with PostgresServer(settings=QUIET, trust=True) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(TABLE)
             connection.execute(WORK)

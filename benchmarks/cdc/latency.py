@@ -79,7 +79,7 @@ class Reader:
 
 def measure(options: Options, folder: Path) -> Round:
     folder.mkdir()
-    with PostgresServer(settings=SERVER) as server:
+    with PostgresServer(settings=SERVER, trust=True) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(_TABLE)
         installation = Installation(folder / "ours", "bench", server.dsn())

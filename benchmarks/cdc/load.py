@@ -99,7 +99,7 @@ def _slot_since(connection: psycopg.Connection[tuple[object, ...]], slot: str, c
 def measure(rows: int, rounds: int, folder: Path) -> tuple[list[tuple[Run, Run]], int]:
     """The rounds (theirs, ours), and the bytes of the table."""
     done = []
-    with PostgresServer(settings=QUIET) as server:
+    with PostgresServer(settings=QUIET, trust=True) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(TABLE)
             connection.execute("SET synchronous_commit = off")

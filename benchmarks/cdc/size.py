@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, int] = {}
     with (
         tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name,
-        PostgresServer(settings=QUIET) as server,
+        PostgresServer(settings=QUIET, trust=True) as server,
     ):
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(TABLE)

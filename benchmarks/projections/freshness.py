@@ -98,7 +98,7 @@ def measure(options: Options, count: int, folder: Path) -> np.ndarray[tuple[int]
     """Seconds from each commit after the warm-up to each projection's showing it."""
     folder.mkdir()
     names = [f"cache_{at}" for at in range(count)]
-    with PostgresServer(settings=SERVER) as source, PostgresServer() as mart:
+    with PostgresServer(settings=SERVER, trust=True) as source, PostgresServer() as mart:
         with (
             psycopg.connect(source.dsn(), autocommit=True) as connection,
             psycopg.ClientCursor(connection) as cursor,

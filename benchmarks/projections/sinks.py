@@ -159,7 +159,7 @@ def _side(title: str, spent: Sequence[Spent], count: int) -> list[str]:
 
 @contextmanager
 def postgres(rows: Rows) -> Iterator[Bench]:
-    with PostgresServer() as server, psycopg.connect(server.dsn(), autocommit=True) as connection:
+    with PostgresServer(trust=True) as server, psycopg.connect(server.dsn(), autocommit=True) as connection:
         spec = PostgresTable("mart", "orders", indexes=(("customer_id",),))
         sink = PostgresSink(spec, SinkSettings(kind="postgres", dsn=SecretStr(server.dsn())))
         load(sink, 1, rows)

@@ -34,7 +34,8 @@ def wait_for_interrupt(output: Output, place: Workspace) -> None:
     output.line(f"  export TAILRACE_CONFIG={place.config}", style="cyan")
     for command, why in _PLAY:
         output.line(f"  {command:<34} # {why}")
-    output.line(f"  {place.postgres.bin('psql')} {place.source}   # the shop; the mart: {place.mart}")
+    psql = f"PGPASSFILE={place.passfile} {place.postgres.bin('psql')} -h 127.0.0.1 -p {place.postgres.port} -U postgres"
+    output.line(f"  {psql} shop   # or mart")
     output.line(f"  edit {place.folder}/shop/projections.py   # then rebuild")
     output.line("Ctrl-C here stops the servers and removes all files.", style="bold")
     stopped = False

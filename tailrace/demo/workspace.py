@@ -22,6 +22,7 @@ import psycopg
 from tailrace.config.load import load_settings
 from tailrace.embedded import PostgresServer, RedisServer
 from tailrace.embedded.process import GuardProcess, ServerProcess, tail_of, wait_until
+from tailrace.embedded.server import write_secret
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.settings import Settings
 
@@ -76,6 +77,11 @@ class Workspace:
     @property
     def config(self) -> Path:
         return self.folder / "tailrace.toml"
+
+    @property
+    def passfile(self) -> Path:
+        """libpq's, for clients of the server."""
+        return self.folder / "pgpass"
 
     @property
     def capture_log(self) -> Path:
@@ -151,6 +157,9 @@ def _environment() -> dict[str, str]:
 def _write_files(made: Workspace) -> None:
     text = _CONFIG.format(source=made.source, mart=made.mart, redis=made.redis.url)
     made.config.write_text(text, encoding="utf-8")
+    # The command line that the demo shows for psql is seen by other users; it names this file.
+    server = made.postgres
+    write_secret(made.passfile, f"127.0.0.1:{server.port}:*:postgres:{server.password}\n")
     package = made.folder / "shop"
     package.mkdir()
     for name in SHOP_FILES:

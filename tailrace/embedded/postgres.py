@@ -8,14 +8,14 @@ folder is used. No user is created and nobody's folder changes its permissions.
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
+import secrets
 import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailrace.embedded.process import GuardProcess, Owner, ServerProcess, reachable_by_others, tail_of
-from tailrace.embedded.server import START_SECONDS, EmbeddedServer, StopMode
+from tailrace.embedded.account import reachable_bin_folder
+from tailrace.embedded.process import Owner, ServerProcess, reachable_by_others, tail_of
+from tailrace.embedded.server import START_SECONDS, EmbeddedServer, StopMode, write_secret
 from tailrace.embedded.wheel import program, programs_of_wheel
 from tailrace.eventstore.errors import OperatorError
 
@@ -33,60 +33,21 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     # Shared memory in files of the data folder: a killed server leaves nothing in /dev/shm.
     "dynamic_shared_memory_type": "mmap",
 }
+SUPERUSER = "postgres"
+_PASSWORD_FILE = (
+    "tailrace_password"  # in a data folder that is kept; its owner's, and the server needs it never
+)
 SOCKET_PATH_MAX = 90  # sun_path holds 108 bytes, and the file's name takes some
 STATUS_LINE = 7  # of postmaster.pid, counted from 0 (src/include/utils/pidfile.h, LOCK_FILE_LINE_PM_STATUS)
 
-_copied_binaries: dict[tuple[int, Path], Path] = {}
-
-
-def unprivileged_user() -> Owner:
-    """An existing user that is not root: ``nobody`` where there is one, else the first system user."""
-    users = sorted(
-        (user for user in pwd.getpwall() if user.pw_uid), key=lambda user: user.pw_name != "nobody"
-    )
-    if not users:
-        raise OperatorError(
-            "Postgres refuses to run as root and this machine has no other user",
-            hint="start Tailrace as an ordinary user",
-        )
-    return users[0].pw_uid, users[0].pw_gid
-
-
-def reachable_bin_folder(bin_folder: Path) -> Path:
-    """``bin_folder``, or a copy of its installation that every user can run; one copy per process."""
-    if all(reachable_by_others(bin_folder / name) for name in ("postgres", "initdb")):
-        return bin_folder
-    guard = GuardProcess.current()
-    key = (guard.pid, bin_folder)
-    if key not in _copied_binaries:
-        installation, package = bin_folder.parent, bin_folder.parent.parent
-        copy = guard.folder()
-        not_run = shutil.ignore_patterns("include", "doc", "*.a")
-        shutil.copytree(installation, copy / package.name / installation.name, symlinks=True, ignore=not_run)
-        libraries = package.with_name(
-            f"{package.name}.libs"
-        )  # where the wheel keeps libpq, found by relative path
-        if libraries.is_dir():
-            shutil.copytree(libraries, copy / libraries.name)
-        open_to_all(copy)
-        _copied_binaries[key] = copy / package.name / installation.name / bin_folder.name
-    return _copied_binaries[key]
-
-
-def open_to_all(root: Path) -> None:
-    """Let every user read what lies in our own folder ``root``, and run what its owner may run."""
-    for folder, _, files in os.walk(root):
-        for path in [Path(folder), *(Path(folder, name) for name in files)]:
-            if not path.is_symlink():
-                mode = path.stat().st_mode
-                path.chmod(mode | (0o555 if mode & 0o100 else 0o444))
-
 
 class PostgresServer(EmbeddedServer):
-    """One server on 127.0.0.1 with trust authentication, superuser ``postgres``, C locale and UTF-8.
+    """One server on 127.0.0.1, superuser ``postgres`` with a random password, C locale and UTF-8.
 
-    A ``data_dir`` that is missing or empty is made by initdb. ``settings`` are parameters of postgresql.conf, read at
-    each start, over ``DEFAULT_SETTINGS``. ``bin_dir`` names another installation than the packaged one.
+    ``trust`` lets every local user in as every role without a password: for tests and benchmarks only.
+    A ``data_dir`` that is missing or empty is made by initdb; the password of one that is kept lies in it.
+    ``settings`` are parameters of postgresql.conf, read at each start, over ``DEFAULT_SETTINGS``. ``bin_dir`` names
+    another installation than the packaged one.
 
     Raises ``OperatorError``: no binaries, no usable user, a data folder that the server's user cannot reach, a port
     that is taken, a server that does not start (with the end of its log).
@@ -102,12 +63,22 @@ class PostgresServer(EmbeddedServer):
         port: int | None = None,
         *,
         bin_dir: Path | None = None,
+        trust: bool = False,
     ) -> None:
         super().__init__(data_dir, {**DEFAULT_SETTINGS, **(settings or {})}, port)
         self._bin_dir = bin_dir
+        self._trust = trust
+        self._password = ""
 
-    def dsn(self, dbname: str = "postgres", user: str = "postgres") -> str:
-        return f"postgresql://{user}@127.0.0.1:{self.port}/{dbname}"
+    def dsn(self, dbname: str = "postgres", user: str = SUPERUSER) -> str:
+        """With the password, if it is the superuser's: not for command lines, which others can read."""
+        password = f":{self._password}" if self._password and user == SUPERUSER else ""
+        return f"postgresql://{user}{password}@127.0.0.1:{self.port}/{dbname}"
+
+    @property
+    def password(self) -> str:
+        """The superuser's, known from the first start on; empty with ``trust``."""
+        return self._password
 
     def bin(self, name: str) -> Path:
         """Path of a client or server program: psql, pgbench, pg_recvlogical, initdb …"""
@@ -116,23 +87,29 @@ class PostgresServer(EmbeddedServer):
         )
 
     def _owner(self) -> Owner | None:
-        """As root: who owns the given data folder, else any unprivileged user. Otherwise ourselves."""
-        if os.geteuid() != 0:
-            return None
-        if self._given_data_dir is not None and self._given_data_dir.exists():
-            status = self._given_data_dir.stat()
-            if status.st_uid != 0:
-                return status.st_uid, status.st_gid
-        return unprivileged_user()
+        return self._unprivileged_owner()
 
     def _prepare(self) -> None:
+        kept = self.data_dir / _PASSWORD_FILE
         if (self.data_dir / "PG_VERSION").exists():
+            self._password = self._password or ("" if self._trust else _read_password(kept))
             return
         self._claim_data_dir()
+        if self._trust:
+            self._run_initdb("--auth", "trust")
+            return
+        self._password = secrets.token_hex(24)
+        given = self._home() / "superuser_password"
+        with self._secret_file(given, self._password):
+            self._run_initdb("--auth", "scram-sha-256", f"--pwfile={given}")
+        if self._given_data_dir is not None:
+            write_secret(kept, self._password)
+
+    def _run_initdb(self, *options: str) -> None:
         log = self._home() / "initdb.log"
         initdb = ServerProcess(
             [
-                self._runnable("initdb"), "--pgdata", self.data_dir, "--username", "postgres", "--auth", "trust",
+                self._runnable("initdb"), "--pgdata", self.data_dir, "--username", SUPERUSER, *options,
                 "--encoding", "UTF8", "--no-locale", "--no-sync", "--no-instructions",
             ],
             log=log, owner=self._owner(),
@@ -157,7 +134,9 @@ class PostgresServer(EmbeddedServer):
     def _runnable(self, name: str) -> Path:
         """A program that the server's user, who may not be ours, can run."""
         path = self.bin(name)
-        return path if self._owner() is None else reachable_bin_folder(path.parent) / name
+        return (
+            path if self._owner() is None else reachable_bin_folder(path.parent, "postgres", "initdb") / name
+        )
 
     def _spawn(self) -> ServerProcess:
         home = self._home()
@@ -185,3 +164,15 @@ class PostgresServer(EmbeddedServer):
         return (
             len(lines) > STATUS_LINE and lines[0] == str(self.pid) and lines[STATUS_LINE].strip() == "ready"
         )
+
+
+def _read_password(file: Path) -> str:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise OperatorError(
+            f"{file.parent}: the password of its superuser is not known: {error.strerror}",
+            hint=f"write it to {file.name} there, or choose an empty data folder",
+        ) from error
+    with open(descriptor, encoding="ascii") as text:
+        return text.read().strip()

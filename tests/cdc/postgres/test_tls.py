@@ -83,7 +83,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     make_certificate(files, "by_cert")
     (files / "passfile").write_text(f"*:*:*:by_password:{PASSWORD}\n")
     (files / "passfile").chmod(0o600)
-    with PostgresServer(settings=FAST_SETTINGS, bin_dir=system_programs()) as server:
+    with PostgresServer(settings=FAST_SETTINGS, bin_dir=system_programs(), trust=True) as server:
         owner = server.data_dir.stat()
         for name in ("localhost.crt", "localhost.key", "ca.crt"):
             copy = server.data_dir / name

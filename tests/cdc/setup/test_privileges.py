@@ -48,7 +48,7 @@ INSERT INTO orders SELECT n, n FROM generate_series(1, 50) n;
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    with PostgresServer(settings=FAST_SETTINGS) as started:
+    with PostgresServer(settings=FAST_SETTINGS, trust=True) as started:
         yield started
 
 

@@ -13,7 +13,8 @@ from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
-from tailrace.embedded.postgres import DEFAULT_SETTINGS, reachable_bin_folder
+from tailrace.embedded.account import reachable_bin_folder
+from tailrace.embedded.postgres import DEFAULT_SETTINGS
 from tailrace.embedded.process import ServerProcess, tail_of
 from tests.fixtures.servers import ServerFactory
 from tests.support.capturing import (
@@ -42,7 +43,10 @@ SCHEMA = (
 def upgrade(old: PostgresServer, old_programs: Path, new: PostgresServer) -> None:
     """``pg_upgrade`` of a stopped server into another one, which has been started once and never used."""
     new.stop()
-    bins = [reachable_bin_folder(folder) for folder in (old_programs, new.bin("postgres").parent)]
+    bins = [
+        reachable_bin_folder(folder, "postgres", "initdb")
+        for folder in (old_programs, new.bin("postgres").parent)
+    ]
     run(old, bins[0] / "pg_checksums", "--enable", "-D", old.data_dir)  # as version 18 has it by default
     settings = " ".join(f"-c {name}={value}" for name, value in options(DEFAULT_SETTINGS).items())
     run(

@@ -60,7 +60,7 @@ CATALOG = 'catalog = "${SHOP_URL}"'
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """A server that asks for a password, of ``agent``."""
-    with PostgresServer(settings=FAST_SETTINGS) as started:
+    with PostgresServer(settings=FAST_SETTINGS, trust=True) as started:
         (started.data_dir / "pg_hba.conf").write_text(HBA)
         with psycopg.connect(started.dsn(), autocommit=True) as connection:
             password = sql.Literal(SECRETS["password"])

@@ -20,14 +20,23 @@ from tailrace.embedded.process import GuardProcess
 
 def main(ending: str) -> None:
     with PostgresServer() as postgres, RedisServer() as redis:
-        query = [str(postgres.bin("psql")), postgres.dsn(), "-Atc", "SELECT current_setting('wal_level')"]
+        query = [str(postgres.bin("psql")), "-Atc", "SELECT current_setting('wal_level')"]
+        environment = {
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(postgres.port),
+            "PGUSER": "postgres",
+            "PGPASSWORD": postgres.password,
+        }
         traces = {
             "pids": [*descendants(GuardProcess.current().pid), GuardProcess.current().pid],
             "folders": [str(postgres.data_dir.parent), str(redis.data_dir.parent)],
             "ports": [postgres.port, redis.port],
             "program": os.readlink(f"/proc/{postgres.pid}/exe"),
             "server_uid": os.stat(f"/proc/{postgres.pid}").st_uid,
-            "wal_level": subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip(),
+            "redis_uid": os.stat(f"/proc/{redis.pid}").st_uid,
+            "wal_level": subprocess.run(
+                query, capture_output=True, text=True, check=True, env=environment
+            ).stdout.strip(),
         }
         print(json.dumps(traces), flush=True)
         sys.stdin.readline()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.embedded.postgres import unprivileged_user
+from tailrace.embedded.account import unprivileged_user
 from tailrace.embedded.process import reachable_by_others
 from tests.support import REPOSITORY
 
@@ -96,6 +96,7 @@ def test_root_starts_postgres_as_an_existing_user_from_an_unreachable_place(fold
     (folder / "closed").chmod(0o700)
     traces = run_host(Path(sys.executable), folder / "closed" / "code", env={**os.environ, "PYTHONPATH": "."})
     copied = not Path(traces["program"]).is_relative_to(folder.resolve())
+    assert traces["redis_uid"] == traces["server_uid"]
     if os.geteuid() == 0:
         assert (traces["server_uid"], copied) == (unprivileged_user()[0], True)
         assert not Path(traces["program"]).exists()

@@ -317,7 +317,7 @@ def test_a_database_is_named_by_its_number_or_not_at_all(redis_server: RedisFact
     server = redis_server()
     sink = sink_at(server.url.removesuffix("/0") + written)
     fill(sink, target(), [ANNA])
-    with redis_client.Redis(port=server.port) as first:
+    with redis_client.Redis.from_url(server.url) as first:
         assert first.dbsize() > 0
 
 
@@ -325,7 +325,7 @@ def test_a_database_that_the_server_does_not_have_is_said_to_be_that(redis_serve
     server = redis_server()
     for number in (16, 10**6):
         with pytest.raises(OperatorError, match="has no database of that number") as caught:
-            sink_at(f"redis://127.0.0.1:{server.port}/{number}").check(target())
+            sink_at(f"{server.url.removesuffix('/0')}/{number}").check(target())
         assert "databases" in caught.value.hint and "log" not in caught.value.hint
 
 
