@@ -16,6 +16,9 @@ from tailrace.eventstore.model.schema import Column, TopicSchema
 
 PREFIX = "tailrace.ddl"
 VERSION = 1
+_CONTENT_MAX = 256 << 20
+_NAME_MAX = 4096  # bytes of a name, of a type with its modifiers, of a command
+_ERROR_CHARACTERS = 300
 _TEXTS = frozenset({25, 1043})  # text and varchar: binary coercible, the same output
 
 
@@ -54,12 +57,20 @@ class DdlMessage:
 def parse(content: bytes) -> DdlMessage:
     """Parse a message. Never raises: a message that is not ours, or of a later version, is ``FAILED`` with the
     reason."""
+    if len(content) > _CONTENT_MAX:
+        return _failure(f"a message of {len(content)} bytes")
     try:
         data = json.loads(content)
-        if data["v"] != VERSION:
-            return _failure(f"a message of version {data['v']}, this release knows {VERSION}")
+        version = data["v"]
+        if version != VERSION:
+            of = (
+                f"version {version}"
+                if isinstance(version, int) and 0 <= version < 1000
+                else "another version"
+            )
+            return _failure(f"a message of {of}, this release knows {VERSION}")
         return _message(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         return _failure(
             f"not a message of the trigger ({type(error).__name__}: {disclosure.hide_text(str(error))})"
         )
@@ -70,39 +81,71 @@ def _failure(error: str) -> DdlMessage:
 
 
 def _message(data: dict[str, Any]) -> DdlMessage:
-    change, command = DdlChange(data["changed"]), str(data["command"])
+    change, command = DdlChange(data["changed"]), _text(data["command"])
     if change is DdlChange.FAILED:
-        return DdlMessage(change, command, error=disclosure.hide_quoted_values(str(data["error"])))
+        error = _text(data["error"], most=1 << 20)[:_ERROR_CHARACTERS]
+        return DdlMessage(change, command, error=disclosure.hide_quoted_values(error))
     columns = data.get("columns")
     return DdlMessage(
         change,
         command,
-        relid=int(data["relid"]),
-        label=(str(data.get("schema", "")), str(data.get("name", ""))),
-        roots=tuple(int(root) for root in data.get("roots", ())),
-        schema=None if columns is None else _schema(data, columns),
+        relid=_oid(data["relid"]),
+        label=(_text(data.get("schema", "")), _text(data.get("name", ""))),
+        roots=tuple(map(_oid, _list(data.get("roots", [])))),
+        schema=None if columns is None else _schema(data, _list(columns)),
         partial=bool(data.get("partial")),
     )
 
 
-def _schema(data: dict[str, Any], columns: list[dict[str, Any]]) -> TopicSchema:
-    key = {int(number) for number in data["key"]}
-    if any(column["generated"] and int(column["id"]) in key for column in columns):
+def _schema(data: dict[str, Any], columns: list[Any]) -> TopicSchema:
+    key = {_attnum(number) for number in _list(data["key"])}
+    ids = [_attnum(column["id"]) for column in columns]
+    names = [_text(column["name"]) for column in columns]
+    if len(set(ids)) < len(ids) or len(set(names)) < len(names) or not key <= set(ids):
+        raise ValueError("columns that are not those of a table")
+    if any(column["generated"] and column["id"] in key for column in columns):
         key = set()  # as ``tailrace.cdc.postgres.tables`` has it: generated columns are not sent
     found = [
         Column(
-            id=int(column["id"]),
-            name=str(column["name"]),
-            type_oid=int(column["type_oid"]),
-            typmod=int(column["typmod"]),
-            type_name=str(column["type_name"]),
-            key=int(column["id"]) in key,
-            fill=None if column["fill"] is None else str(column["fill"]),
+            id=column["id"],
+            name=column["name"],
+            type_oid=_oid(column["type_oid"]),
+            typmod=_integer(column["typmod"], -(1 << 31), 1 << 31),
+            type_name=_text(column["type_name"]),
+            key=column["id"] in key,
+            fill=None if column["fill"] is None else _text(column["fill"], most=_CONTENT_MAX),
         )
         for column in columns
         if not column["generated"]
     ]
-    return TopicSchema(version=1, columns=tuple(found), relid=int(data["relid"]))
+    return TopicSchema(version=1, columns=tuple(found), relid=_oid(data["relid"]))
+
+
+def _integer(value: object, least: int, end: int) -> int:
+    if type(value) is not int or not least <= value < end:  # True is an int, too
+        raise ValueError("a number out of its range")
+    return value
+
+
+def _oid(value: object) -> int:
+    return _integer(value, 0, 1 << 32)
+
+
+def _attnum(value: object) -> int:
+    return _integer(value, 1, 1 << 15)
+
+
+def _text(value: object, most: int = _NAME_MAX) -> str:
+    """Raises ValueError (UnicodeEncodeError is one) for what no text of Postgres can be."""
+    if not isinstance(value, str) or len(value.encode()) > most or "\0" in value:
+        raise ValueError("a text that cannot be")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("not a list")
+    return value
 
 
 def keeps_values(old: Column, new: Column) -> bool:

@@ -148,13 +148,83 @@ def test_a_difference_found_at_the_installation_is_in_doubt() -> None:
     assert ChangeKind.UNTOLD in change_kinds(no_catalog(T).decode(stream.block()))[0]
 
 
-JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists)
+ODD = st.sampled_from(
+    [
+        10**400,
+        -1,
+        2**32,
+        2**31,
+        1 << 15,
+        float("inf"),
+        float("nan"),
+        "\ud800",
+        "\0",
+        True,
+        None,
+        [],
+        {},
+        "x" * 5000,
+        [[]],
+    ]
+)
+JSON = st.recursive(
+    ODD | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def described(message: pg.Message) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(message.content)
+    return found
 
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_message_is_understood_or_failed(content: bytes) -> None:
     """Everybody may emit a logical message: none stops the stream."""
     assert ddl_message.parse(content).change is ddl_message.DdlChange.FAILED
+
+
+@given(
+    st.sampled_from(
+        ["v", "changed", "command", "relid", "schema", "name", "roots", "key", "columns", "partial"]
+    ),
+    JSON,
+)
+def test_a_description_with_any_field_replaced_has_numbers_in_range_or_failed(name: str, value: Any) -> None:
+    check_ranges(ddl_message.parse(json.dumps(described(trigger_message(T)) | {name: value}).encode()))
+
+
+@given(st.sampled_from(["id", "name", "type_oid", "typmod", "type_name", "generated", "fill"]), JSON)
+def test_a_column_with_any_field_replaced_has_numbers_in_range_or_failed(name: str, value: Any) -> None:
+    data = described(trigger_message(T))
+    data["columns"][1][name] = value
+    check_ranges(ddl_message.parse(json.dumps(data).encode()))
+
+
+def check_ranges(message: ddl_message.DdlMessage) -> None:
+    assert all(0 <= relid < 1 << 32 for relid in message.relids)
+    for column in message.schema.columns if message.schema else ():
+        assert (
+            0 < column.id < 1 << 15
+            and 0 <= column.type_oid < 1 << 32
+            and -(1 << 31) <= column.typmod < 1 << 31
+        )
+        (column.name + column.type_name + (column.fill or "")).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"v": 1e999}', b'{"v": 1, "changed": "", "command": "x", "relid": 1e999}', b"[" * 100_000, b"9" * 5000,
+     b'{"v": 1, "changed": "", "command": "\\ud800", "relid": 1}', b'{"v": NaN}', b"\xff"],
+    ids=["infinite version", "infinite oid", "deep", "long number", "surrogate", "nan", "no utf-8"],
+)  # fmt: skip
+def test_an_absurd_message_is_failed(content: bytes) -> None:
+    assert ddl_message.parse(content).change is ddl_message.DdlChange.FAILED
+
+
+@pytest.mark.parametrize(("ids", "key"), [([1, 2, 2], [1]), ([1, 2, 3], [9])], ids=["twice", "key of none"])
+def test_columns_that_no_table_can_have_are_failed(ids: list[int], key: list[int]) -> None:
+    assert ddl_message.parse(trigger_message(T, ids, key=key).content).change is ddl_message.DdlChange.FAILED
 
 
 def test_a_message_that_is_not_the_triggers_changes_nothing() -> None:
