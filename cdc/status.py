@@ -28,7 +28,8 @@ class CapturePhase(StrEnum):
 class CaptureStatus:
     """One moment of a capture. LSNs are 0 before they are known; ``lag_bytes`` is WAL the server has and the log has
     not; ``pending_tables`` match the patterns but are not captured; ``loading`` are topics whose first load runs or
-    waits. ``messages`` are the latest reports, oldest first."""
+    waits. ``refused`` counts logical messages with a prefix of
+    Tailrace's that were not its own, by kind. ``messages`` are the latest reports, oldest first."""
 
     source: str
     phase: CapturePhase
@@ -47,6 +48,7 @@ class CaptureStatus:
     load_rows_per_second: float
     pending_tables: tuple[str, ...]
     ignored: tuple[tuple[str, int], ...]
+    refused: tuple[tuple[str, int], ...]
     messages: tuple[str, ...]
 
     @property
@@ -69,6 +71,7 @@ class CaptureProgress:
         self._rate = 0.0
         self._pending: tuple[str, ...] = ()
         self._ignored: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._messages: list[str] = []
         self._reported: set[str] = set()
 
@@ -118,6 +121,18 @@ class CaptureProgress:
         for reason in new:
             self.report(f"not captured: {reason}")
 
+    def add_refused(self, counts: Counter[str], *, quiet: str) -> None:
+        """Count messages that were not believed. The first of each kind but ``quiet`` is reported."""
+        if not counts:
+            return
+        with self._lock:
+            self._refused.update(counts)
+        for kind in counts:
+            if kind != quiet:
+                self.report(
+                    f"not believed: {kind}; some role of the source emits them, and they have no effect"
+                )
+
     def report(self, text: str, *, again: bool = False) -> None:
         """Report something once (``again``: each time) in the log and in the status. No values of rows, no secrets."""
         text = (
@@ -156,5 +171,6 @@ class CaptureProgress:
                 load_rows_per_second=self._rate,
                 pending_tables=self._pending,
                 ignored=tuple(sorted(self._ignored.items())),
+                refused=tuple(sorted(self._refused.items())),
                 messages=tuple(self._messages),
             )

@@ -48,6 +48,7 @@ from tailrace.eventstore.model.topic import TopicId
 
 _BROKEN = {kernels.EMPTY, kernels.OUTSIDE, kernels.NESTED, kernels.BEGIN_WRONG, kernels.COMMIT_WRONG}
 _OID_END = 5  # of a table, behind the tag
+_ORDINAL_DIGITS = 12
 CONTROL_PREFIX = "tailrace."  # logical messages of our own: marks, not data
 
 
@@ -128,8 +129,15 @@ class _Work:
     unstorable: set[TopicId] = field(default_factory=set)
 
 
+def _ordinal(content: bytes) -> int:
+    if len(content) > _ORDINAL_DIGITS or not content.isdigit():
+        raise ProtocolError("an ordinal that is no number", hint=HINT)
+    return int(content)
+
+
 class BlockDecoder:
-    """Decodes the blocks of one connection, in order; thrown away with it, and after any error.
+    """Decodes the blocks of one connection, in order; thrown away with it, and after any error. Messages of our own are
+    believed here: ``tailrace.cdc.stream.own_messages`` has taken out those that anybody else wrote.
 
     ``schemas``: current topic version of each table oid. ``describe``: reads the catalog for a relation that is new or
     different; None = not captured. ``known``: topics of events and messages that the log has already. ``quarantined``:
@@ -343,7 +351,7 @@ class BlockDecoder:
                 self._apply_ddl(described)
                 self._routes.forget_all()  # tables may have other versions now
             elif message.prefix == ORDINAL and self._policies.applied:
-                scan.set_ordinal(int(message.content))
+                scan.set_ordinal(_ordinal(message.content))
         else:
             work.messages.append((message.prefix.encode(), b"\\x" + message.content.hex().encode()))
             work.message_stamps.append(scan.next_stamp())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from importlib.resources import files
 
 import psycopg
 from psycopg import Connection
 
-from tailrace.cdc.postgres.connect import Address, translate_errors
+from tailrace.cdc.postgres.connect import Address, connect, literal, quote, translate_errors
 from tailrace.eventstore.errors import OperatorError
 
 Row = tuple[object, ...]
@@ -20,7 +21,32 @@ FROM pg_catalog.pg_event_trigger t
 WHERE t.evtname IN ('tailrace_ddl_start', 'tailrace_ddl_drop', 'tailrace_ddl_rewrite', 'tailrace_ddl_end')
 """
 _TRIGGERS = 4
-_VERSION = 1  # of its messages; the comment on trigger ``tailrace_ddl_end`` says which one a database has
+_VERSION = 2  # of its messages; the comment on trigger ``tailrace_ddl_end`` says which one a database has
+# Whoever owns schema, secret or functions could write messages that are believed. A hostile role may have made them
+# first; only a trusted one can own the event trigger.
+_TRUST = """
+WITH owner(oid) AS (
+    SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'tailrace'
+    UNION SELECT c.relowner FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'tailrace' AND c.relname = 'secret'
+    UNION SELECT p.proowner FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = 'tailrace' AND p.proname ~ '^ddl_'
+)
+SELECT (SELECT string_agg(r.rolname, ', ') FROM owner o JOIN pg_catalog.pg_roles r ON r.oid = o.oid
+        WHERE NOT r.rolsuper AND r.rolname <> current_user
+          AND r.oid <> (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+          AND r.oid NOT IN (SELECT t.evtowner FROM pg_catalog.pg_event_trigger t
+                            WHERE t.evtname = 'tailrace_ddl_end')),
+       EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = 'tailrace' AND c.relname = 'secret' AND c.relkind = 'r'
+                 AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+                 AND pg_catalog.has_table_privilege(c.oid, 'SELECT')),
+       EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = 'tailrace' AND c.relname = 'secret'
+                 AND pg_catalog.has_any_column_privilege('public', c.oid, 'SELECT'))
+"""
+_SECRET = "SELECT (SELECT secret FROM tailrace.secret), pg_catalog.pg_current_snapshot()::text"
+_SECRET_BYTES = 32
 _SQL = files("tailrace.migrations.source.ddl")
 
 
@@ -30,6 +56,13 @@ class Trigger(Enum):
     ABSENT = "is not installed"
     ACTIVE = "is installed"
     INACTIVE = "is there, but disabled, in parts or of another version"
+    UNREADABLE = (
+        "is installed, but the source's user may not read the secret that its messages are checked with"
+    )
+    UNTRUSTED = (
+        "is not believed: its schema, secret or functions belong to a role that is not trusted, or anybody may read "
+        "the secret"
+    )
 
 
 def read_trigger(connection: Connection[Row], address: Address) -> Trigger:
@@ -39,13 +72,57 @@ def read_trigger(connection: Connection[Row], address: Address) -> Trigger:
     enabled, there, comment = row
     if not there:
         return Trigger.ABSENT
-    return (
-        Trigger.ACTIVE if (enabled, comment) == (_TRIGGERS, f"tailrace ddl {_VERSION}") else Trigger.INACTIVE
-    )
+    if (enabled, comment) != (_TRIGGERS, f"tailrace ddl {_VERSION}"):
+        return Trigger.INACTIVE
+    return _trust(connection, address)
 
 
-def install_script() -> str:
-    return (_SQL / "install.sql").read_text(encoding="utf-8")
+def _trust(connection: Connection[Row], address: Address) -> Trigger:
+    with translate_errors("looking for the DDL trigger", address):
+        row = connection.execute(_TRUST).fetchone()
+    assert row is not None
+    strangers, readable, public = row
+    if strangers or public:
+        return Trigger.UNTRUSTED
+    return Trigger.ACTIVE if readable else Trigger.UNREADABLE
+
+
+def hint(trigger: Trigger, user: str) -> str:
+    """What to do about a trigger that cannot be used."""
+    if trigger is Trigger.UNREADABLE:
+        return f"GRANT USAGE ON SCHEMA tailrace TO {quote(user)}; GRANT SELECT ON tailrace.secret TO {quote(user)}"
+    if trigger is Trigger.UNTRUSTED:
+        return (
+            "look who owns schema tailrace and what is in it (\\dn+ tailrace, \\df+ tailrace.*, \\dp tailrace.secret);"
+            " drop what is not yours, and install the trigger with --ddl"
+        )
+    return "install it with --ddl, or remove it with --no-ddl"
+
+
+def secret_reader(address: Address) -> Callable[[], tuple[bytes | None, str]]:
+    """Reads the secret that messages are checked with (None: there is none, it may not be read, or a role that is not
+    trusted could have written it), and what transactions were visible then."""
+
+    def read() -> tuple[bytes | None, str]:
+        with connect(address, "tailrace capture") as connection:
+            usable = _trust(connection, address) is Trigger.ACTIVE
+            with translate_errors("reading the secret of the DDL trigger", address):
+                query = _SECRET if usable else "SELECT NULL, pg_catalog.pg_current_snapshot()::text"
+                row = connection.execute(query).fetchone()
+        assert row is not None
+        secret = row[0] if isinstance(row[0], bytes) and len(row[0]) == _SECRET_BYTES else None
+        return secret, str(row[1])
+
+    return read
+
+
+def install_script(user: str, *, transaction: bool = True) -> str:
+    """``user``: who captures, and may read the secret. In one ``transaction``, so that nobody finds it half done."""
+    script = (_SQL / "install.sql").read_text(encoding="utf-8")
+    script = script.replace("@capture_role@", quote(user)).replace("@capture_name@", literal(user))
+    if not transaction:
+        return script
+    return f"BEGIN;\nSET LOCAL search_path = pg_catalog, pg_temp;\n{script}COMMIT;\n"
 
 
 def remove_script() -> str:
@@ -54,7 +131,10 @@ def remove_script() -> str:
 
 def install_trigger(connection: Connection[Row], address: Address) -> None:
     """Create or replace it in one transaction. Raises OperatorError when the user may not."""
-    _run(connection, address, install_script())
+    with translate_errors("changing the DDL trigger", address):
+        row = connection.execute("SELECT current_user").fetchone()
+    assert row is not None
+    _run(connection, address, install_script(str(row[0]), transaction=False))
 
 
 def remove_trigger(connection: Connection[Row], address: Address) -> None:
@@ -69,7 +149,7 @@ def _run(connection: Connection[Row], address: Address, script: str) -> None:
         except psycopg.errors.InsufficientPrivilege as error:
             raise OperatorError(
                 f"the DDL trigger of {address.text} cannot be changed: {error.diag.message_primary}",
-                hint=PRIVILEGE_HINT,
+                hint=error.diag.message_hint or PRIVILEGE_HINT,
             ) from None
 
 

@@ -28,6 +28,7 @@ from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.model.topic import TopicId
 
 _ROWS = (b"I", b"U", b"D")
+SECRET_TABLE = ("tailrace", "secret")  # a publication FOR ALL TABLES sends it, too
 
 
 class Recorder:
@@ -107,6 +108,8 @@ class Recorder:
         relation = self._relations.get(relid)
         if relation is None:
             raise ProtocolError(f"a row of table oid {relid}, which was not announced")
+        if (relation.schema, relation.table) == SECRET_TABLE:
+            raise ProtocolError("a row of the secret of the DDL trigger")
         schema = self._schema(relation)
         if not is_protected((relation.schema, relation.table), relation, schema, self._policies):
             return message

@@ -20,6 +20,7 @@ from tailrace.cdc.postgres.check import read_server, server_problems
 from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.cdc.postgres.ddl_trigger import (
     Trigger,
+    hint,
     install_script,
     install_trigger,
     read_trigger,
@@ -100,7 +101,7 @@ def prepare_source(
         plan = _plan(seen, events=events)
         preparation = _preparation(seen, plan, dry_run=dry_run)
         if dry_run:
-            return _with_trigger(preparation, connection, address, ddl)
+            return _with_trigger(preparation, connection, address, seen.server.user, ddl)
         if preparation.blocking_findings:
             raise OperatorError(
                 f"source {name} cannot be prepared: "
@@ -115,27 +116,27 @@ def prepare_source(
             plan = _plan(seen, events=False)
             preparation = _preparation(seen, plan, dry_run=dry_run)
         _carry_out(store, seen, plan, connection, address)
-        return _with_trigger(preparation, connection, address, ddl)
+        return _with_trigger(preparation, connection, address, seen.server.user, ddl)
 
 
 def _with_trigger(
-    preparation: Preparation, connection: Connection[Row], address: Address, wanted: bool | None
+    preparation: Preparation, connection: Connection[Row], address: Address, user: str, wanted: bool | None
 ) -> Preparation:
     """Install or remove the DDL trigger; on a dry run only say how."""
     found = read_trigger(connection, address)
     findings = list(preparation.findings)
     script = ""
-    if wanted is None and found is Trigger.INACTIVE:
+    if wanted is None and found not in (Trigger.ABSENT, Trigger.ACTIVE):
         findings.append(
             SetupFinding(
                 Level.NOTE,
                 "DDL trigger",
                 f"it {found.value}",
-                "install it with --ddl, or remove it with --no-ddl",
+                hint(found, user),
             )
         )
     elif wanted is not None and found is not (Trigger.ACTIVE if wanted else Trigger.ABSENT):
-        script = install_script() if wanted else remove_script()
+        script = install_script(user) if wanted else remove_script()
         if not preparation.dry_run:
             try:
                 (install_trigger if wanted else remove_trigger)(connection, address)

@@ -65,6 +65,9 @@ class AddedTablesLoad:
 
     # the append thread's side
 
+    def waits_for(self, mark: bytes) -> bool:
+        return False
+
     def appends(self, topic: TopicId) -> bool:
         return False
 

@@ -133,6 +133,10 @@ class ChunkApplier:
                     self._apply(mark, message, output)
             self._take(topic, mine, output)
 
+    def waits_for(self, content: bytes) -> bool:
+        """Whether a mark with this content is expected."""
+        return content in self._marks
+
     def take_part(self, rows: TopicRows) -> bool:
         """Rows of a transaction that has not committed yet. Whether they are to be written."""
         topic = self._topics[rows.topic]

@@ -85,6 +85,9 @@ class ChunkedLoad:
 
     # the append thread's side
 
+    def waits_for(self, mark: bytes) -> bool:
+        return self._applier.waits_for(mark)
+
     def appends(self, topic: TopicId) -> bool:
         return self._applier.has_begun(topic)
 

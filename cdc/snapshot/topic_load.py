@@ -45,6 +45,9 @@ class TopicLoad(Protocol):
 
     def close(self) -> None: ...
 
+    def waits_for(self, mark: bytes) -> bool:
+        """Whether it waits for a mark with this content."""
+
     def appends(self, topic: TopicId) -> bool:
         """Whether the stream's rows of this topic are appended already."""
 

@@ -17,6 +17,7 @@ from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.recording.recorder import Recorder
 from tailrace.cdc.snapshot.topic_load import LoadOutput, TopicLoad
 from tailrace.cdc.status import CaptureProgress
+from tailrace.cdc.stream.own_messages import MARKS, OwnMessages
 from tailrace.cdc.stream.queue import Handover, Item, ThroughPosition
 from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.stream.reload_reason import reload_reason
@@ -48,13 +49,14 @@ class TopicState(Enum):
 class AppendContext:
     """What the append side of one session works with. ``loads`` are the loads beside the stream, ``redecoding`` the
     decoding of frames in quarantine. ``filled_unseen``: whether an added column's default (oid of the table, attnum)
-    may have filled existing rows without an event."""
+    may have filled existing rows without an event. ``own_messages`` lets only messages pass that are ours."""
 
     store: Store
     writer: SourceWriter
     decoder: BlockDecoder
     progress: CaptureProgress
     topics: Topics
+    own_messages: OwnMessages
     filled_unseen: Callable[[int, int], bool]
     loads: Sequence[TopicLoad] = ()
     redecoding: Redecoding | None = None
@@ -80,6 +82,7 @@ class Appender:
         self._store = context.store
         self._writer = context.writer
         self._decoder = context.decoder
+        self._own_messages = context.own_messages
         self._handover = handover
         self._progress = context.progress
         self._recorder = context.recorder
@@ -198,6 +201,8 @@ class Appender:
         return self._state(part.topic) is TopicState.LIVE if load is None else load.take_part(part)
 
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
+        block, refused = self._own_messages.filter(block)
+        self._progress.add_refused(refused, quiet=MARKS)
         if self._recorder is not None:
             self._recorder.block(block)
         decoded = self._decoder.decode_or_quarantine(block)

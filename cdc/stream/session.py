@@ -22,6 +22,7 @@ from tailrace.cdc.columnar.relations import Describe
 from tailrace.cdc.context import Task
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Lines
+from tailrace.cdc.postgres.ddl_trigger import secret_reader
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.replication import ReplicationStream
 from tailrace.cdc.postgres.value_text import Renderer
@@ -31,6 +32,7 @@ from tailrace.cdc.status import CapturePhase
 from tailrace.cdc.stream import requests
 from tailrace.cdc.stream.append import AppendContext, Appender
 from tailrace.cdc.stream.binary_mode import TextStream
+from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.stream.receive import Receiver
 from tailrace.cdc.stream.redecode import Redecoding
@@ -165,6 +167,9 @@ class Session:
             decoder=decoder(self._policies, topics.quarantined),
             progress=self._progress,
             topics=topics,
+            own_messages=OwnMessages(
+                secret_reader(self._address), lambda content: any(load.waits_for(content) for load in loads)
+            ),
             filled_unseen=describer.may_be_filled,
             loads=loads,
             redecoding=redecoding,

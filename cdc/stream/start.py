@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import connect
-from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
+from tailrace.cdc.postgres.ddl_trigger import Trigger, hint, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables
 from tailrace.cdc.setup.table_changes import (
@@ -80,8 +80,11 @@ class SessionStart:
         topics = self._read_topics()
         with connect(address, "tailrace capture") as connection:
             tables = apply_publication(read_tables(connection, address), publication)
-            writer.set_timeline(read_server(connection, address).timeline)
-            by_trigger = read_trigger(connection, address) is Trigger.ACTIVE
+            server, trigger = read_server(connection, address), read_trigger(connection, address)
+            writer.set_timeline(server.timeline)
+        by_trigger = trigger is Trigger.ACTIVE
+        if trigger not in (Trigger.ABSENT, Trigger.ACTIVE):
+            self.task.progress.report(f"the DDL trigger {trigger.value}: {hint(trigger, server.user)}")
         # With the trigger the stream says it where it happened.
         again = [] if by_trigger else reidentified_topics(topics, tables)
         reasons = lost_topics(topics, publication) | dict.fromkeys(

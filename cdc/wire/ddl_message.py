@@ -15,7 +15,7 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.model.schema import Column, TopicSchema
 
 PREFIX = "tailrace.ddl"
-VERSION = 1
+VERSION = 2
 _CONTENT_MAX = 256 << 20
 _NAME_MAX = 4096  # bytes of a name, of a type with its modifiers, of a command
 _ERROR_CHARACTERS = 300

@@ -69,6 +69,10 @@ _CAPTURED: Sequence[tuple[str, str, Callable[[CaptureStatus], float]]] = (
         "tailrace_capture_transactions", "Transactions committed to the log since this start.",
         lambda it: it.transactions,
     ),
+    (
+        "tailrace_capture_refused_messages", "Logical messages with a prefix of Tailrace's that were not its own.",
+        lambda it: sum(number for _, number in it.refused),
+    ),
     ("tailrace_capture_changes", "Changes committed to the log since this start.", lambda it: it.changes),
 )  # fmt: skip
 

@@ -203,7 +203,7 @@ def trigger_message(table: Table, ids: list[int] | None = None, **more: Any) -> 
         for number, (name, oid, typmod, _) in zip(ids or range(1, 99), table.columns, strict=False)
     ]
     key = [column["id"] for column, (_, _, _, is_key) in zip(columns, table.columns, strict=True) if is_key]
-    data = {"v": 1, "command": "ALTER TABLE", "changed": "", "relid": table.relid, "schema": table.schema,
+    data = {"v": 2, "command": "ALTER TABLE", "changed": "", "relid": table.relid, "schema": table.schema,
             "name": table.name, "identity": table.identity, "roots": [], "partial": False, "key": key,
             "columns": columns} | more  # fmt: skip
     return pg.Message(True, 0, ddl_message.PREFIX, json.dumps(data).encode())

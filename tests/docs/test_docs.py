@@ -55,6 +55,7 @@ NO_MODULES = {
     "tailrace.toml",
     "tailrace.json",
     "tailrace.ddl",
+    "tailrace.secret",
 }  # two files, and the prefix of the trigger's messages
 
 

@@ -2,9 +2,12 @@
 --
 -- DDL sends no row events, and the stream shows a table's new columns only with its next row: without names that
 -- stay, without what a rewrite did to rows. Event triggers say both at the place where it happened. One message per
--- table, JSON in UTF-8, version 1:
+-- table: 32 bytes of HMAC-SHA256 under the secret of this database, then what they authenticate:
 --
---   {"v": 1, "command": "ALTER TABLE", "changed": "", "relid": 16384, "schema": "public", "name": "orders",
+--   tailrace.ddl XID LSN    full id of the transaction, WAL position before the message; a newline ends them
+--   JSON in UTF-8, version 2:
+--
+--   {"v": 2, "command": "ALTER TABLE", "changed": "", "relid": 16384, "schema": "public", "name": "orders",
 --    "identity": "d", "roots": [], "partial": false, "key": [1],
 --    "columns": [{"id": 1, "name": "id", "type_oid": 23, "typmod": -1, "type_name": "integer",
 --                 "generated": "", "fill": null}, …]}
@@ -23,6 +26,95 @@
 -- that everybody's DDL is told, whatever may be read by whom.
 CREATE SCHEMA IF NOT EXISTS tailrace;
 
+-- Whoever owns one of these could write messages that are believed. CREATE OR REPLACE keeps the owner that there is.
+DO $owners$
+DECLARE
+    found text;
+BEGIN
+    SELECT format('%s belongs to %I', o.what, r.rolname) INTO found
+    FROM (SELECT 'schema tailrace', n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'tailrace'
+          UNION ALL SELECT format('tailrace.%I', c.relname), c.relowner
+          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+          WHERE n.nspname = 'tailrace' AND c.relname = 'secret'
+          UNION ALL SELECT format('function %s', p.oid::regprocedure), p.proowner
+          FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+          WHERE n.nspname = 'tailrace' AND p.proname ~ '^ddl_') AS o(what, owner)
+    JOIN pg_catalog.pg_roles r ON r.oid = o.owner
+    WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, @capture_name@)
+      AND r.oid <> (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+    LIMIT 1;
+    IF found IS NOT NULL THEN
+        RAISE EXCEPTION '%', found USING ERRCODE = 'insufficient_privilege',
+            HINT = 'somebody else made it before: drop it, or give it to a superuser (ALTER … OWNER TO), and look why it is there';
+    END IF;
+END
+$owners$;
+REVOKE CREATE ON SCHEMA tailrace FROM PUBLIC;
+
+-- What the messages are authenticated with: made once, and kept by another installation and by a removal, because the
+-- WAL may hold messages that capture has not read yet. Who reads it can write messages that are believed.
+CREATE TABLE IF NOT EXISTS tailrace.secret (
+    one    boolean PRIMARY KEY DEFAULT true CHECK (one),
+    secret bytea   NOT NULL CHECK (octet_length(secret) = 32)
+);
+REVOKE ALL ON TABLE tailrace.secret FROM PUBLIC;
+INSERT INTO tailrace.secret (secret)
+SELECT pg_catalog.sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
+ON CONFLICT DO NOTHING;
+GRANT USAGE ON SCHEMA tailrace TO @capture_role@;
+GRANT SELECT ON TABLE tailrace.secret TO @capture_role@;
+
+-- HMAC-SHA256 (RFC 2104). NULL without a secret.
+CREATE OR REPLACE FUNCTION tailrace.ddl_sign(content bytea) RETURNS bytea
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT sha256(string_agg(set_byte(decode('00', 'hex'), 0, b.byte # 92), ''::bytea ORDER BY b.place)
+        || sha256(string_agg(set_byte(decode('00', 'hex'), 0, b.byte # 54), ''::bytea ORDER BY b.place) || content))
+    FROM tailrace.secret s, LATERAL (
+        SELECT i, get_byte(s.secret || decode(repeat('00', 32), 'hex'), i) FROM generate_series(0, 63) i) AS b(place, byte);
+$body$;
+
+CREATE OR REPLACE FUNCTION tailrace.ddl_emit(content jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    signed bytea := convert_to(format('tailrace.ddl %s %s', pg_current_xact_id(), pg_current_wal_insert_lsn())
+                               || chr(10) || content::text, 'UTF8');
+BEGIN
+    IF pg_logical_emit_message(true, 'tailrace.ddl', tailrace.ddl_sign(signed) || signed) IS NULL THEN
+        RAISE EXCEPTION 'tailrace.secret is empty: install the trigger again';
+    END IF;
+END
+$body$;
+
+-- Settings carry what was before a command to where it ends. Code of a user may run between the two (USING f()), and
+-- change them: so they are signed, too.
+CREATE OR REPLACE FUNCTION tailrace.ddl_seal(name text, value text) RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT encode(tailrace.ddl_sign(convert_to(format('%s %s %s', name, pg_current_xact_id(), value), 'UTF8')), 'hex')
+        || value;
+$body$;
+
+-- NULL when nothing was carried. An error when it is not what this transaction sealed.
+CREATE OR REPLACE FUNCTION tailrace.ddl_unseal(name text, sealed text) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    IF sealed = '' OR sealed IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF tailrace.ddl_seal(name, substr(sealed, 65)) <> sealed THEN
+        RAISE EXCEPTION 'setting tailrace.% was changed during the command', name;
+    END IF;
+    RETURN substr(sealed, 65);
+END
+$body$;
+
 -- Say of each of these tables what it is now. Settings are those of capture's sessions: they shape the texts of fills.
 CREATE OR REPLACE FUNCTION tailrace.ddl_tell(relids oid[], command text, changed text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -31,8 +123,8 @@ SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC' S
 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content'
 AS $body$
 BEGIN
-    PERFORM pg_logical_emit_message(true, 'tailrace.ddl', convert_to(jsonb_build_object(
-        'v', 1, 'command', command, 'changed', changed, 'relid', c.oid::bigint,
+    PERFORM tailrace.ddl_emit(jsonb_build_object(
+        'v', 2, 'command', command, 'changed', changed, 'relid', c.oid::bigint,
         'schema', n.nspname, 'name', c.relname, 'identity', c.relreplident,
         'roots', CASE WHEN c.relispartition THEN (
             SELECT coalesce(jsonb_agg(a.relid::oid::bigint), '[]') FROM pg_partition_ancestors(c.oid) a
@@ -61,7 +153,7 @@ BEGIN
                     WHERE l.attname = a.attname AND l.atthasmissing LIMIT 1) END
                 ) ORDER BY a.attnum), '[]')
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
-        )::text, 'UTF8'))
+        ))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = ANY (relids) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
       AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'tailrace');
@@ -73,8 +165,8 @@ CREATE OR REPLACE FUNCTION tailrace.ddl_say(relid oid, command text, changed tex
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $body$
-    SELECT pg_logical_emit_message(true, 'tailrace.ddl', convert_to((jsonb_build_object(
-        'v', 1, 'command', command, 'changed', changed, 'relid', relid::bigint) || more)::text, 'UTF8'));
+    SELECT tailrace.ddl_emit(jsonb_build_object(
+        'v', 2, 'command', command, 'changed', changed, 'relid', relid::bigint) || more);
 $body$;
 
 -- Tables whose columns use one of these types: as it is, in an array, a domain, a composite type or a range.
@@ -160,9 +252,9 @@ SET search_path = pg_catalog, pg_temp
 AS $body$
 BEGIN
     IF tg_tag = 'ALTER TYPE' THEN
-        PERFORM set_config('tailrace.types', tailrace.ddl_types()::text, true);
+        PERFORM set_config('tailrace.types', tailrace.ddl_seal('types', tailrace.ddl_types()::text), true);
     ELSE
-        PERFORM set_config('tailrace.partitions', tailrace.ddl_partitions(), true);
+        PERFORM set_config('tailrace.partitions', tailrace.ddl_seal('partitions', tailrace.ddl_partitions()), true);
     END IF;
 EXCEPTION WHEN OTHERS THEN
     PERFORM tailrace.ddl_failed(tg_tag, sqlerrm);
@@ -198,13 +290,13 @@ BEGIN
     IF tg_tag = 'ALTER TABLE' THEN  -- a table's rows may be values of another table's column
         types := ARRAY(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (changed) AND c.reltype <> 0);
         changed := tailrace.ddl_users(types);
-        was := nullif(current_setting('tailrace.partitions', true), '');
+        was := tailrace.ddl_unseal('partitions', current_setting('tailrace.partitions', true));
         now := tailrace.ddl_partitions();
         IF was <> now THEN  -- not where DETACH CONCURRENTLY ends, which is in another transaction than it began in
             PERFORM tailrace.ddl_moved(was, now, tg_tag);
         END IF;
     ELSIF tg_tag = 'ALTER TYPE' THEN
-        before := coalesce(nullif(current_setting('tailrace.types', true), ''), '{}')::jsonb;
+        before := coalesce(tailrace.ddl_unseal('types', current_setting('tailrace.types', true)), '{}')::jsonb;
         after := tailrace.ddl_types();
         -- ALTER TYPE names a composite type or, of its attributes, the relation behind it.
         types := array_cat(types, ARRAY(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (changed)));
@@ -261,7 +353,8 @@ EXCEPTION WHEN OTHERS THEN
 END
 $body$;
 
-REVOKE ALL ON FUNCTION tailrace.ddl_tell(oid[], text, text), tailrace.ddl_say(oid, text, text, jsonb),
+REVOKE ALL ON FUNCTION tailrace.ddl_sign(bytea), tailrace.ddl_emit(jsonb), tailrace.ddl_seal(text, text),
+    tailrace.ddl_unseal(text, text), tailrace.ddl_tell(oid[], text, text), tailrace.ddl_say(oid, text, text, jsonb),
     tailrace.ddl_users(oid[]), tailrace.ddl_types(), tailrace.ddl_partitions(), tailrace.ddl_moved(text, text, text),
     tailrace.ddl_failed(text, text), tailrace.ddl_start(),
     tailrace.ddl_end(), tailrace.ddl_drop(), tailrace.ddl_rewrite() FROM PUBLIC;
@@ -280,7 +373,7 @@ ALTER EVENT TRIGGER tailrace_ddl_start ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_drop ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_rewrite ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_end ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 1';
+COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 2';
 
 -- What the tables are at this place: nobody told of what was done to them before.
 SELECT tailrace.ddl_tell(ARRAY(SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p')), '', '');

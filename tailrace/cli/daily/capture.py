@@ -292,5 +292,6 @@ def as_document(status: CaptureStatus) -> dict[str, object]:
     for name in ("received_lsn", "durable_lsn", "confirmed_lsn", "server_lsn"):
         document[name] = format_lsn(document[name])
     document["ignored"] = dict(status.ignored)
+    document["refused"] = dict(status.refused)
     document["lag_bytes"] = status.lag_bytes
     return document

@@ -55,8 +55,9 @@ class TriggerMessages:
             "SELECT data FROM pg_logical_slot_get_binary_changes('ddl', NULL, NULL, 'proto_version', '1',"
             " 'publication_names', 'ddl', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
         )
-        # M, flags, LSN (8 bytes), prefix up to a zero, length (4 bytes), content
-        return [ddl_message.parse(data[data.index(b"\0", 10) + 5 :]) for (data,) in found]
+        # M, flags, LSN (8 bytes), prefix up to a zero, length (4 bytes), signature (32 bytes), a line, JSON
+        contents = [data[data.index(b"\0", 10) + 5 :] for (data,) in found]
+        return [ddl_message.parse(content[content.index(b"\n", 32) + 1 :]) for content in contents]
 
     def after(self, *statements: str) -> set[tuple[str, str]]:
         """(change, table) of the messages that statements lead to."""
@@ -207,7 +208,8 @@ def test_it_never_makes_a_command_fail(trigger_messages: TriggerMessages) -> Non
 
 
 @pytest.mark.versions
-def test_it_is_put_in_again_and_taken_out_without_a_trace(trigger_messages: TriggerMessages) -> None:
+def test_it_is_put_in_again_and_taken_out_but_for_its_secret(trigger_messages: TriggerMessages) -> None:
+    secret = query(trigger_messages.dsn, "SELECT secret FROM tailrace.secret")
     with connect(trigger_messages.address) as connection:
         for _ in range(2):
             install_trigger(connection, trigger_messages.address)
@@ -217,7 +219,13 @@ def test_it_is_put_in_again_and_taken_out_without_a_trace(trigger_messages: Trig
         for _ in range(2):
             remove_trigger(connection, trigger_messages.address)
             assert read_trigger(connection, trigger_messages.address) is Trigger.ABSENT
-    assert query(trigger_messages.dsn, "SELECT nspname FROM pg_namespace WHERE nspname = 'tailrace'") == []
+    assert query(trigger_messages.dsn, "SELECT secret FROM tailrace.secret") == secret
+    assert (
+        query(
+            trigger_messages.dsn, "SELECT proname FROM pg_proc WHERE pronamespace = 'tailrace'::regnamespace"
+        )
+        == []
+    )
     execute(trigger_messages.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
 
 
@@ -230,7 +238,7 @@ def test_it_survives_a_dump(
     )
     with connect(trigger_messages.address) as connection:
         remove_trigger(connection, trigger_messages.address)
-    execute(trigger_messages.dsn, "DROP SCHEMA public CASCADE", "DROP PUBLICATION ddl")
+    execute(trigger_messages.dsn, "DROP SCHEMA public, tailrace CASCADE", "DROP PUBLICATION ddl")
     execute(trigger_messages.dsn, "CREATE SCHEMA public")
     subprocess.run(
         [postgres.bin("psql"), "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, trigger_messages.dsn],
@@ -283,6 +291,16 @@ def test_a_user_who_may_not_install_it_goes_on_without(site: Site, postgres: Pos
         found = [finding for finding in preparation.findings if finding.subject == "DDL trigger"]
         assert [finding.level for finding in found] == [Level.SKIPPED] and "superuser" in found[0].hint
         assert preparation.new and not preparation.trigger
+        script = least.init(ddl=True, dry_run=True).trigger
+        assert f'GRANT SELECT ON TABLE tailrace.secret TO "{role}"' in script
+        execute(site.dsn, script)  # by somebody who may
+        address = Address.of(least.settings)
+        with connect(address) as connection:
+            assert read_trigger(connection, address) is Trigger.ACTIVE
+        execute(site.dsn, f"REVOKE SELECT ON tailrace.secret FROM {role}")  # noqa: S608
+        (finding,) = [each for each in least.init(dry_run=True).findings if each.subject == "DDL trigger"]
+        execute(site.dsn, finding.hint)
+        assert not [each for each in least.init(dry_run=True).findings if each.subject == "DDL trigger"]
     finally:
         execute(
             site.dsn,

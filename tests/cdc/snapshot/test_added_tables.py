@@ -15,8 +15,10 @@ from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.load import LoadResult
 from tailrace.cdc.stream.append import AppendContext, Appender
 from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.topics import Topics, TopicsChanged
+from tailrace.cdc.wire import authentic
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.epoch import EpochBatch
@@ -68,6 +70,14 @@ class AddedTable:
         return [row["key"]["id"] for row in rows(self.store, LATER.topic)]
 
 
+SECRET = bytes(32)
+
+
+def signed(stream: Stream, message: pg.Message) -> pg.Message:
+    """As the trigger signs it in the stream's next transaction."""
+    return replace(message, content=authentic.sign(SECRET, stream.xid + 1, 0, message.content))
+
+
 @pytest.fixture
 def added(store_dir: Path) -> Iterator[AddedTable]:
     with Store.open(StoreSettings(), create=True, root=store_dir) as store:
@@ -86,6 +96,7 @@ def added(store_dir: Path) -> Iterator[AddedTable]:
             decoder=decoder(LATER, OTHER, described=[RETYPED, OTHER]),
             progress=task.progress,
             topics=Topics.read(store, SOURCE),
+            own_messages=OwnMessages(lambda: (SECRET, "9000:9000:"), lambda content: False),
             filled_unseen=lambda relid, column: False,
             loads=[load],
         )
@@ -141,10 +152,9 @@ def test_a_table_rewritten_before_its_load_began_is_complete(added: AddedTable) 
 def test_a_version_announced_during_the_load_is_there_when_it_completes(added: AddedTable) -> None:
     """No row needs to follow. What was announced before the point is in the rows that were read."""
     renamed = replace(LATER, columns=[LATER.columns[0], ("before", INT4, -1, False)])
-    point = added.stream.transaction(trigger_message(renamed)) + 1
-    added.stream.transaction(
-        trigger_message(replace(LATER, columns=[LATER.columns[0], ("after", INT4, -1, False)]))
-    )
+    again = replace(LATER, columns=[LATER.columns[0], ("after", INT4, -1, False)])
+    point = added.stream.transaction(signed(added.stream, trigger_message(renamed))) + 1
+    added.stream.transaction(signed(added.stream, trigger_message(again)))
     added.append()
     added.finish_load(point)
     added.appender.take(None)

@@ -1,0 +1,41 @@
+"""Which messages of the DDL trigger are its own: any role may emit a logical message with any prefix. Pure.
+
+A message is believed when it carries an HMAC under the secret of the database (``migrations/source/ddl/install.sql``
+has the format), names the transaction that it came in, and was written behind the one before it: so none can be made
+without the secret, carried into another transaction, or repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+_MAC_BYTES = hashlib.sha256().digest_size
+_HEAD_MAX = 64
+_XID_MASK = (1 << 32) - 1
+
+
+def sign(secret: bytes, xid: int, position: int, body: bytes) -> bytes:
+    """A message as the trigger makes it. ``xid`` has 64 bits, ``position`` is that of the WAL before it."""
+    text = f"tailrace.ddl {xid} {position >> 32:X}/{position & _XID_MASK:X}\n".encode()
+    return hmac.digest(secret, text + body, "sha256") + text + body
+
+
+def verify(content: bytes, secret: bytes, *, xid: int, after: int, lsn: int) -> bytes | None:
+    """The body of a message; None when it is not to be believed. ``xid``: as the stream sends it, with 32 bits.
+    ``lsn`` is the end of its record, ``after`` that of the believed one before it in its transaction, or 0."""
+    mac, signed = content[:_MAC_BYTES], content[_MAC_BYTES:]
+    if not hmac.compare_digest(hmac.digest(secret, signed, "sha256"), mac):
+        return None
+    line = signed.find(b"\n", 0, _HEAD_MAX)
+    words = signed[: max(line, 0)].split(b" ")
+    if len(words) != 3 or words[0] != b"tailrace.ddl":
+        return None
+    high, _, low = words[2].partition(b"/")
+    try:
+        full, position = int(words[1]), int(high, 16) << 32 | int(low, 16)
+    except ValueError:
+        return None
+    if full & _XID_MASK != xid or not after <= position <= lsn:
+        return None
+    return signed[line + 1 :]
