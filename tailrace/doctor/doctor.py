@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.doctor.check import Check, Verdict, failed_check
+from tailrace.doctor.transport import check_postgres_transport, check_redis_transport
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.metadata.quarantine import quarantined_topics
 from tailrace.eventstore.model.position import format_lsn
@@ -128,6 +129,8 @@ def check_store(configuration: Configuration) -> Iterator[Check]:
     from tailrace.eventstore.store import Store
 
     settings = configuration.settings.store
+    if settings.catalog.startswith("postgres"):
+        yield from check_postgres_transport("catalog", settings.catalog)
     try:
         with Store.open(settings, root=configuration.folder) as store:
             head = store.head()
@@ -208,6 +211,7 @@ def check_source(store: Store, name: str, settings: SourceSettings) -> Iterator[
     from tailrace.cdc.setup.table_choice import Level
 
     subject = f"source {name}"
+    yield from check_postgres_transport(subject, settings.dsn.get_secret_value())
     try:
         preparation = prepare_source(store, name, settings, dry_run=True)
     except TailraceError as error:
@@ -267,6 +271,7 @@ def _check_postgres(subject: str, sink: SinkSettings) -> Iterator[Check]:
     from tailrace.projections.sinks.postgres.connect import PostgresPlace
 
     assert sink.dsn is not None
+    yield from check_postgres_transport(subject, sink.dsn.get_secret_value())
     query = (
         "SELECT current_setting('server_version'), has_database_privilege(current_database(), 'CREATE'),"
         " has_schema_privilege('public', 'CREATE'), pg_is_in_recovery(), current_user"
@@ -295,6 +300,7 @@ def _check_redis(subject: str, sink: SinkSettings) -> Iterator[Check]:
     from tailrace.projections.sinks.redis.connect import RedisPlace, servers_of
 
     assert sink.url is not None
+    yield from check_redis_transport(subject, sink.url.get_secret_value())
     try:
         with RedisPlace(subject, sink.url.get_secret_value(), cluster=sink.cluster).client() as client:
             found: list[Any] = [(name, server.info()) for name, server in servers_of(client)]

@@ -17,8 +17,9 @@ from tailrace.eventstore.errors import OperatorError, TailraceError, TransientEr
 from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.open import open_sink
+from tailrace.projections.sinks.redis import connect as redis_connect
 from tailrace.projections.sinks.redis import sink as redis_sink
-from tailrace.projections.sinks.redis.connect import run
+from tailrace.projections.sinks.redis.connect import RedisPlace, run
 from tailrace.projections.sinks.specs import RedisCache, RedisFormat
 from tailrace.testing.sink_steps import SinkStep, pieces
 from tests.fixtures.servers import RedisFactory
@@ -310,6 +311,19 @@ def test_a_database_that_is_no_number_is_refused_and_not_taken_for_another(datab
         with pytest.raises(UsageError, match="sink 'cache': the database in its url is no number") as caught:
             sink_at(f"{scheme}://127.0.0.1:1/{database}")
         assert "geheim" not in str(caught.value) and "/0" in caught.value.hint
+
+
+def test_a_certificate_counts_in_its_own_name_alone_unless_the_url_says_otherwise() -> None:
+    """Whatever the default of the driver's version."""
+
+    def checked(query: str) -> object:
+        place = RedisPlace("sink 'cache'", f"rediss://cache.example/0{query}")
+        return place._client.connection_pool.make_connection().check_hostname  # type: ignore[attr-defined]
+
+    assert redis_connect._options("rediss://cache.example")["ssl_check_hostname"] is True
+    assert checked("") is True
+    assert checked("?ssl_check_hostname=false") is False
+    assert checked("?ssl_cert_reqs=none") is False
 
 
 @pytest.mark.parametrize("written", ["", "/", "/0", "/0/", "?db=0", "/?db=0", "/0?protocol=3"])
