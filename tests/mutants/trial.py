@@ -50,7 +50,7 @@ def copy_of(folder: Path) -> Path:
 
 
 def run_tests(tree: Path, files: Sequence[str], seconds: float) -> Tested:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--scale", "smoke", "-n", "0", "--timeout", "60"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--scale", "smoke", "-n", "0"]
     command += ["-p", "tests.mutants.plugin", "-p", "no:cacheprovider"]
     command += ["-m", "not slow and not servers and not benchmarks", *files]
     began = time.monotonic()

@@ -59,6 +59,18 @@ def test_a_requested_reply_is_given_at_once_and_once() -> None:
     assert feedback.next_status(0.002) is None
 
 
+def test_an_idle_keepalive_is_reported_as_received() -> None:
+    feedback = Feedback(100)
+    idle_keepalive(feedback, 700)
+    assert feedback.next_status(0) == Status(write=700, flush=100, apply=100)
+    assert feedback.flush == 100
+
+
+def test_without_a_keepalive_no_position_is_stored() -> None:
+    """Nothing was ever received, and the log is at 0: its first load is still to come."""
+    assert Feedback(0).through_position(0) is None
+
+
 def test_under_backpressure_the_old_position_is_sent() -> None:
     """The queue is full and a transaction is open: the connection must live, nothing may be confirmed."""
     feedback = Feedback(100)
@@ -138,6 +150,14 @@ def test_a_server_that_is_heard_of_is_not_given_up() -> None:
     feedback.note_heard(31)
     assert not feedback.is_silent(1000)
     assert feedback.next_status(61) == Status(100, 100, 100, reply=True)
+
+
+def test_what_was_heard_before_the_question_is_no_answer() -> None:
+    feedback = Feedback(100, interval=20, patience=60)
+    feedback.note_heard(1)
+    assert feedback.next_status(31) == Status(100, 100, 100, reply=True)
+    feedback.note_heard(1)
+    assert feedback.is_silent(121)
 
 
 def test_a_process_that_stood_still_asks_before_it_gives_up() -> None:
