@@ -1,9 +1,13 @@
 """What a command prints: results on standard output, progress on standard error; rich on a terminal, plain in a pipe,
-JSON with ``--json``. Progress is for people on a terminal only: elsewhere it is JSON lines."""
+JSON with ``--json``. Progress is for people on a terminal only: elsewhere it is JSON lines.
+
+Names and texts in it are others': whatever a terminal or a reader of lines would obey is written as its escape
+(``printable``), here, for all commands."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +24,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+# What a terminal obeys or what hides text: C0 and C1 controls, DEL, marks of direction, characters without a width,
+# separators of lines; and halves of surrogates, which no encoding takes. Newlines are left to the caller.
+_CONTROLS = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_INDENTED = "\n  "
 UNBOUNDED_COLUMNS = 4096  # in a pipe nothing is wrapped or cut: lines are for grep
 LINE_SECONDS = 5.0  # between two lines of progress where nobody asked for all of them (--json)
 
@@ -43,15 +54,25 @@ class Output:
         """One JSON document on one line of standard output."""
         self._write(self._stdout, to_json(value))
 
-    def line(self, text: str, style: str = "") -> None:
-        """A line for people on standard output; nothing with ``--json``."""
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line for people on standard output; nothing with ``--json``."""
+        self.block(text.replace("\n", "\\n"), style)
+
+    def block(self, text: str, style: str = "") -> None:
+        """Lines for people on standard output, of a text that is ours; nothing with ``--json``."""
         if not self.json:
-            self._out.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+            shown = printable(text)
+            self._out.print(shown, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str, style: str = "") -> None:
-        """A line for people on standard error; nothing with ``--json``."""
+        """A line for people on standard error, further lines of it indented; nothing with ``--json``."""
         if not self.json:
-            self.err.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+            shown = printable(text, _INDENTED)
+            self.err.print(shown, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+    def traceback(self, text: str) -> None:
+        """A traceback on standard error, indented, also with ``--json``."""
+        self._write(self._stderr, printable("  " + text, _INDENTED))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """A table for people on standard output; nothing with ``--json``. Numbers are set to the right."""
@@ -61,6 +82,7 @@ class Output:
             bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))
         ]
         cells = [[cell_text(cell) for cell in row] for row in rows]
+        columns, title = [printable(name, "\\n") for name in columns], printable(title, "\\n")
         if not self._out.is_terminal:
             _plain_table(self._stdout, columns, cells, numeric, title)
             return
@@ -120,14 +142,14 @@ class Progress:
         self._held: dict[object, dict[str, object]] = {}
         self._status: Status | None = None
         if output.interactive:
-            self._status = output.err.status(_escape(activity))
+            self._status = output.err.status(_markup(activity))
             self._status.start()
 
     def say(self, text: str, **facts: object) -> None:
         """``text`` for people, ``facts`` for programs. Sources that take turns carry the fact ``source``, so that none
         hides another."""
         if self._status is not None:
-            self._status.update(_escape(f"{self._activity}: {text}"))
+            self._status.update(_markup(f"{self._activity}: {text}"))
             return
         source, now = facts.get("source"), time.monotonic()
         self._held[source] = {"activity": self._activity, "text": text, **facts}
@@ -138,7 +160,7 @@ class Progress:
     def watch(self, text: str) -> None:
         """``text`` on a terminal; nothing elsewhere."""
         if self._status is not None:
-            self._status.update(_escape(f"{self._activity}: {text}"))
+            self._status.update(_markup(f"{self._activity}: {text}"))
 
     def close(self) -> None:
         if self._status is not None:
@@ -176,14 +198,19 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, width=None if file.isatty() else UNBOUNDED_COLUMNS, emoji=False)
 
 
-def _escape(text: str) -> str:
+def printable(text: str, newline: str = "\n") -> str:
+    """The text with escapes, as Python writes them, for characters that a terminal would obey or hide."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text).replace("\n", newline)
+
+
+def _markup(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text, "\\n"))
 
 
 def cell_text(value: object) -> str:
-    """A value as a table shows it."""
+    """A value as a table shows it; a list has its lines."""
     match value:
         case None:
             return "-"
@@ -195,8 +222,10 @@ def cell_text(value: object) -> str:
             return f"{value:,.1f}"
         case datetime():
             return when(value)
+        case list():
+            return "\n".join(map(cell_text, value))
         case _:
-            return str(value)
+            return printable(str(value), "\\n")
 
 
 def when(moment: datetime | None) -> str:
@@ -232,10 +261,11 @@ def duration(seconds: float) -> str:
 def to_json(value: Any) -> str:
     """JSON as other languages read it: it has no NaN and no infinity, so these are texts."""
     try:
-        return json.dumps(value, default=_to_plain, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(value, default=_to_plain, ensure_ascii=False, allow_nan=False)
     except ValueError:
         readable = json.loads(json.dumps(value, default=_to_plain), parse_constant=str)
-        return json.dumps(readable, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(readable, ensure_ascii=False, allow_nan=False)
+    return _CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _to_plain(value: Any) -> Any:

@@ -64,7 +64,7 @@ def report(error: TailraceError, output: Output, *, verbose: bool = False) -> in
         if error.hint:
             output.note(f" hint: {error.hint}")
     if verbose:
-        print(disclosure.traceback_of(error), file=sys.stderr)
+        output.traceback(disclosure.traceback_of(error))
     return error.exit_code
 
 
@@ -80,7 +80,7 @@ def report_bug(error: BaseException, output: Output, *, verbose: bool) -> int:
     if output.json:
         output.json_line({"error": {"kind": "Bug", "message": summary, "hint": hint, "exit_code": BUG}})
     if verbose:
-        print(disclosure.traceback_of(error), file=sys.stderr)
+        output.traceback(disclosure.traceback_of(error))
     if not output.json:
         output.note(f"error: {summary}", style="bold red")
         output.note(f" hint: {hint}")

@@ -18,7 +18,7 @@ class _Handler(logging.Handler):
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = record.getMessage().replace("\n", "\\n")  # one record, one line
         if self._output.json:
             at = datetime.fromtimestamp(record.created, UTC)
             self._output.json_line(

@@ -65,7 +65,7 @@ def write_starter(invocation: Invocation, *, dry_run: bool) -> None:
 
     text = resources.files("tailrace.cli").joinpath(STARTER).read_text(encoding="utf-8")
     if dry_run:
-        invocation.output.line(text.rstrip("\n"))
+        invocation.output.block(text.rstrip("\n"))
         return
     file = invocation.config or Path(FILE_NAME)
     try:
@@ -135,7 +135,7 @@ def _print(invocation: Invocation, preparation: Preparation, *, events: bool, dd
     if preparation.trigger:
         output.line(f"  {would}{'install' if ddl else 'remove'} the trigger that reports schema changes")
     if preparation.trigger and preparation.dry_run:
-        output.line(preparation.trigger.rstrip("\n"))
+        output.block(preparation.trigger.rstrip("\n"))
     for topic in preparation.new:
         output.line(f"  {would}add topic  {topic.text}")
     if preparation.known:

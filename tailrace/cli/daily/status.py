@@ -53,7 +53,8 @@ def status(context: typer.Context) -> None:
         output.document(document | {"upkeep": upkeep})
         return
     _print_head(invocation, head.epoch if head else 0, head.commit_ts if head else None)
-    output.line(f"upkeep: {upkeep_line(upkeep)}\n")
+    output.line(f"upkeep: {upkeep_line(upkeep)}")
+    output.line()
     rows = [
         (
             s.name,
@@ -126,11 +127,13 @@ def _print_quarantine(invocation: Invocation, quarantine: Sequence[QuarantineSta
 def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) -> None:
     name = invocation.settings.store.name
     if not epoch:
-        invocation.output.line(f"log {name}: empty\n")
+        invocation.output.line(f"log {name}: empty")
+        invocation.output.line()
         return
     age = (datetime.now(UTC) - commit_ts).total_seconds() if commit_ts else None
     ago = f", {age:,.1f} s ago" if age is not None else ""
-    invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}\n")
+    invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}")
+    invocation.output.line()
 
 
 def upkeep_line(upkeep: UpkeepStatus) -> str:

@@ -132,7 +132,7 @@ def _history_rows(
         new = row["after"]
         if new is not None and current is not None:
             new = {**current, **new}  # cells that were not sent are as they were
-        beside = "\n".join(event_line(event) for event in events.get(row["lsn"], ()))
+        beside = [event_line(event) for event in events.get(row["lsn"], ())]
         change = "all rows went" if row["op"] == "t" else difference(current, new)
         yield (
             row["epoch"],

@@ -62,8 +62,8 @@ def _print_findings(invocation: Invocation, result: VerificationResult) -> None:
             "the log is what was written" if not result.quick else "nothing is missing", style="green"
         )
         return
+    output.line(f"{count(len(result.findings), 'finding')}; nothing was changed", style="bold red")
     output.line(
-        f"{count(len(result.findings), 'finding')}; nothing was changed\n"
         "  hint: put back what is damaged or missing from a backup, then verify again; what the source still holds"
         f" can be read again: tailrace source snapshot; see {manual_page('operations/running.md', 'Restoring')}",
         style="bold red",

@@ -82,7 +82,7 @@ def job(
         return
     if described.variables and form is JobForm.SPARK_SUBMIT:
         invocation.output.note(f"it needs in its environment: {', '.join(described.variables)}")
-    invocation.output.line(text.rstrip("\n"))
+    invocation.output.block(text.rstrip("\n"))
 
 
 def _text(form: JobForm, described: Job, settings: Settings, image: str | None) -> str:
