@@ -13,6 +13,7 @@ import pytest
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, install_trigger, read_trigger
 from tailrace.cdc.recording.file import FRAME, Recording
+from tailrace.cdc.setup import events_schema
 from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.wire import authentic, ddl_message
 from tailrace.cdc.wire import pgoutput as pg
@@ -157,6 +158,8 @@ def test_a_schema_that_somebody_else_made_first_is_refused(
         with pytest.raises(OperatorError, match=f"schema tailrace belongs to {role}"):
             install_trigger(connection, address)
         assert read_trigger(connection, address) is Trigger.ABSENT
+    with pytest.raises(OperatorError, match=f"schema tailrace belongs to {role}"):
+        events_schema.install(database)
     site = Site.at(store_dir, database, tables=("public.*",))
     site.init()
     with RunningCapture(site) as capture:
