@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.database import retry_on_missing_file
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.log import Log
@@ -190,8 +190,9 @@ def _compacted_upto(
 
 
 def cutoff_by_age(connection: Connection, log: Log, info: TopicInfo, topic_id: int, seconds: float) -> int:
-    """The last epoch before the topic's first row that is younger."""
-    limit = now_micros() - int(seconds * 1e6)
+    """The last epoch before the topic's first row that is younger: by this host's clock and by the catalog's server's,
+    since what is removed because one of them is ahead is gone."""
+    limit = min(now_micros(), leases.now(connection)) - int(seconds * 1e6)
     which = EpochFilter(source=info.id.source, later_than=limit, topics=frozenset({topic_id}))
     younger = Timeline(connection, log.storage).first(which)
     return head_epoch(connection) if younger is None else int(younger.epoch) - 1

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 
 from tailrace.cdc.repair.events import retained_events
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.catalog import leases, tables, terms
 from tailrace.eventstore.errors import Fenced, HistoryGone, UsageError
 from tailrace.eventstore.log.row_counts import count_rows
 from tailrace.eventstore.maintenance.files import seal
@@ -116,6 +116,20 @@ def test_rows_older_than_their_time_go_and_every_later_state_stays(
     assert states(store, *before) == before
     assert store.verify().findings == ()
     assert {path for path in store.storage.list("log") if path.endswith(".parquet")} == named_files(store)
+
+
+@one_catalog
+@pytest.mark.parametrize("ahead", ["this host", "the catalog's server"])
+def test_a_clock_that_jumped_ahead_removes_nothing_while_the_other_is_right(
+    new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch, ahead: str
+) -> None:
+    store = open_store(new_store, orders={"retention": "10 s"})
+    fill(store, 1, 12)
+    host, server = (9_000_000, 12) if ahead == "this host" else (12, 9_000_000)
+    set_clock(host)
+    monkeypatch.setattr(leases, "now", lambda connection: to_micros(at(server)))
+    store.maintain()
+    assert content(store)[0]["_epoch"] == 3
 
 
 def test_the_oldest_files_beyond_a_size_go(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
