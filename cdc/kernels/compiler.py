@@ -27,16 +27,22 @@ _T = TypeVar("_T")
 
 def cache_folder() -> Path | None:
     """Where compiled code of these sources is kept: below ``NUMBA_CACHE_DIR``, else below ``XDG_CACHE_HOME`` or
-    ``~/.cache``. None when it cannot be written."""
+    ``~/.cache``. None when it cannot be written, or when somebody else can: what lies there runs."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = (Path(chosen) if chosen else Path(home) / "tailrace" / "kernels") / _sources_hash()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            return folder if _is_ours(folder) else None
     except OSError:
         return None
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody but this user and root can write there."""
+    found = folder.stat()
+    return found.st_uid in (os.geteuid(), 0) and not found.st_mode & 0o022
 
 
 def _sources_hash() -> str:

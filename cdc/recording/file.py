@@ -30,6 +30,7 @@ import pyarrow as pa
 from tailrace.cdc.policy.patterns import parse_pattern
 from tailrace.cdc.policy.policies import Policies
 from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.storage.private import opener
 
 _MAGIC = b"TRREC\0\0\1"
 _LENGTH = struct.Struct(">I")
@@ -81,7 +82,7 @@ class RecordingWriter:
         self._records: list[bytes] = []
         head = json.dumps(asdict(header)).encode()
         try:
-            self._file: BinaryIO = path.open("xb")
+            self._file: BinaryIO = open(path, "xb", opener=opener)  # noqa: SIM115
             self._write(_MAGIC + _LENGTH.pack(len(head)) + head)
         except FileExistsError:
             raise UsageError(

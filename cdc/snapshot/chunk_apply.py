@@ -160,9 +160,9 @@ class ChunkApplier:
         return finished
 
     def _take(self, topic: ChunkedTopic, rows: Sequence[TopicRows], output: LoadOutput) -> None:
-        if topic.begun:  # what comes before counts for no chunk: the begin waits until it is visible
-            for part in rows:
-                topic.touched.observe(part)
+        for part in rows:
+            topic.touched.observe(part)
+        if topic.begun:
             output.rows += rows
 
     def _apply(self, mark: PendingMark, message: ControlMessage, output: LoadOutput) -> None:
@@ -203,7 +203,7 @@ class ChunkApplier:
             floors = [*self._floors.values()] if self._floors else [self._latest]
         known = [floor for floor in floors if floor is not None]
         if len(known) == len(floors):
-            topic.touched.forget(known)
+            topic.touched.forget(min(known, key=lambda snapshot: snapshot.xmin))
 
     # the workers' side
 

@@ -28,6 +28,7 @@ from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.pgoutput import StreamAbort
 from tailrace.cdc.wire.streaming import StreamCommit, StreamStart, StreamStop, control, unwrap
 from tailrace.eventstore.errors import OperatorError, ProtocolError, TransientError
+from tailrace.eventstore.storage.private import make_folder
 
 _RECORD = struct.Struct(">II")  # subtransaction, length
 _HEADER = 25
@@ -101,7 +102,7 @@ class Spool:
             raise ProtocolError(f"the stream block of transaction {start.xid} cannot begin now", hint=HINT)
         if not known:
             with self._translate_errors():
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_folder(self._folder)
             self._streams[start.xid] = _Streamed(SpoolFile(self._folder))
         self._open = start.xid
 

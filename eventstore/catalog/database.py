@@ -28,6 +28,7 @@ from tailrace.eventstore.errors import (
     TransientError,
     UsageError,
 )
+from tailrace.eventstore.storage.private import make_folder, opener
 
 _BUSY_SECONDS = 30  # how long a SQLite writer waits for another one; appends hold the lock for milliseconds
 WRITES = "tailrace_write"
@@ -148,6 +149,9 @@ def _connect(url: URL, schema: str, root: Path, create: bool) -> Catalog:
 
 
 def _open_sqlite(path: Path, schema: str, create: bool) -> Catalog:
+    if create:  # SQLite makes its other files with the mode of this one
+        with _folder_errors(path), suppress(FileExistsError):
+            open(path, "xb", opener=opener).close()
     # mode=rw: a vanished file must be an error, not a new empty catalog.
     query = {"mode": "rwc" if create else "rw", "uri": "true"}
     target = URL.create("sqlite", database=f"file:{_quote_path(path)}", query=query)
@@ -162,11 +166,17 @@ def _quote_path(path: Path) -> str:
 
 
 def _check_file(path: Path, create: bool) -> None:
-    try:
+    with _folder_errors(path):
         if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         elif not path.is_file():
             raise OperatorError(f"there is no store here: {path} does not exist", hint=INIT)
+
+
+@contextmanager
+def _folder_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise OperatorError(
             f"the folder of catalog {path} cannot be used: {error.strerror}",

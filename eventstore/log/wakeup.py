@@ -25,6 +25,7 @@ from sqlalchemy import select as sql_select
 
 from tailrace.eventstore.catalog.database import Catalog, translate_errors
 from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.storage.private import make_folder
 
 # sun_path of sockaddr_un is 108 bytes on Linux and 104 on the BSDs, with the final zero.
 _LONGEST_SOCKET_PATH = 100
@@ -91,7 +92,7 @@ class SocketWaker:
         name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}.sock"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
             try:
-                self._folder.mkdir(exist_ok=True)
+                make_folder(self._folder)
                 with _addresses(self._folder) as address:
                     receiver.bind(address(name))
             except OSError:

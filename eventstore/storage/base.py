@@ -92,12 +92,16 @@ class Storage(ABC):
 
 
 def check_name(path: str) -> str:
-    """``path`` when it is a name that every storage takes. Raises ValueError: names are made by our code alone."""
+    """``path`` when it is a name that every storage takes, and that leads nowhere else. Rows of the catalog name files,
+    and others may write them. Raises IntegrityError."""
     parts = path.split("/")
     if len(path) > NAME_BYTES_MAX or not all(
         _PART.fullmatch(part) and part not in (".", "..") for part in parts
     ):
-        raise ValueError(f"{path!r} is not a name of a file of the log")
+        raise IntegrityError(
+            f"{path[:NAME_BYTES_MAX]!r} is no name of a file of the log: it may lead elsewhere; nothing was done",
+            hint="who wrote that into the catalog? restore the catalog from a backup",
+        )
     return path
 
 

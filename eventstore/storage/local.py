@@ -13,8 +13,9 @@ from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 
-from tailrace.eventstore.errors import OperatorError, TailraceError
-from tailrace.eventstore.storage.base import Storage, StoredFile, missing_error, taken_error
+from tailrace.eventstore.errors import IntegrityError, OperatorError, TailraceError
+from tailrace.eventstore.storage.base import Storage, StoredFile, check_name, missing_error, taken_error
+from tailrace.eventstore.storage.private import make_folder, opener
 
 PARTIAL = ".partial"  # a file still being written; never read, collected with the orphans of its term
 
@@ -36,7 +37,7 @@ class LocalStorage(Storage):
     def prepare(self) -> None:
         where = "let the user that runs Tailrace write there, or name another place (store.segments, archive)"
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
         except OSError as error:
             raise OperatorError(
                 f"the folder {self.root} cannot be made: {error.strerror}", hint=where
@@ -47,13 +48,13 @@ class LocalStorage(Storage):
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
         """Temp file, fsync, rename, fsync of the folders. An exception inside leaves a partial file."""
-        target = self.root / path
+        target = self._target(path)
         partial = target.with_name(target.name + PARTIAL)
         try:
             self._make_folder(target.parent)
             if target.exists():
                 raise taken_error(str(target))
-            with open(partial, "wb") as file:
+            with open(partial, "wb", opener=opener) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -62,16 +63,19 @@ class LocalStorage(Storage):
         except OSError as error:
             raise _explain(error, target) from error
 
+    def _target(self, path: str) -> Path:
+        """Where a file is. Raises IntegrityError for a name, or a link in a folder, that leads out of ``root``."""
+        target = self.root / check_name(path)
+        if not target.parent.resolve().is_relative_to(self.root.resolve()) or target.is_symlink():
+            raise IntegrityError(
+                f"{target} is a link, or behind one; files of the log are in their own folder",
+                hint=f"put the files themselves below {self.root}; only that folder may be a link",
+            )
+        return target
+
     def _make_folder(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        absent = []
-        while not folder.is_dir():
-            absent.append(folder)
-            folder = folder.parent
-        for folder in reversed(absent):
-            folder.mkdir(exist_ok=True)
-            _sync_folder(folder.parent)  # a new folder is durable only once its parent is
+        for made in make_folder(folder):
+            _sync_folder(made.parent)  # a new folder is durable only once its parent is
 
     def open(self, path: str) -> pa.Buffer:
         with self.ranges(path) as mapped:
@@ -79,7 +83,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def ranges(self, path: str) -> Iterator[pa.NativeFile]:
-        target = self.root / path
+        target = self._target(path)
         try:
             with pa.memory_map(str(target), "r") as mapped:
                 yield mapped
@@ -89,11 +93,11 @@ class LocalStorage(Storage):
             raise _explain(error, target) from error
 
     def exists(self, path: str) -> bool:
-        return (self.root / path).is_file()
+        return self._target(path).is_file()
 
     def files(self, prefix: str = "") -> Iterator[StoredFile]:
         """Partial ones included."""
-        for folder, folders, names in os.walk(self.root / prefix):
+        for folder, folders, names in os.walk(self._target(prefix) if prefix else self.root):
             folders.sort()
             for name in sorted(names):
                 found = Path(folder) / name
@@ -103,7 +107,7 @@ class LocalStorage(Storage):
                     yield StoredFile(found.relative_to(self.root).as_posix(), status.st_size, modified)
 
     def delete(self, path: str) -> bool:
-        target = self.root / path
+        target = self._target(path)
         try:
             target.unlink()
         except FileNotFoundError:

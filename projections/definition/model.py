@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from tailrace.projections.sinks.specs import SinkSpec
 
 OnUnreadable = Literal["error", "null", "text"]
+PROJECTION_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+"""It becomes part of the names of tables, keys and folders."""
 NOW = "now"
 """A function with a parameter of this name gets the commit time of the position it is computed at (UTC): the clock of
 a projection. The wall clock would give another result each time."""

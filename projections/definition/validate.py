@@ -7,7 +7,6 @@ ours, far from where it is written; so the fields of inputs and sinks are checke
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard, get_args
@@ -17,6 +16,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.definition.model import (
     NOW,
+    PROJECTION_NAME,
     Changes,
     Events,
     OnUnreadable,
@@ -36,8 +36,6 @@ from tailrace.projections.sinks.specs import (
     RedisFormat,
     SearchIndex,
 )
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
 def mistakes_of(defined: Projection) -> Iterator[DefinitionFinding]:
@@ -82,7 +80,7 @@ def _trust_mistakes(given: object) -> _Mistakes:
 
 
 def _declaration_mistakes(defined: Projection) -> _Mistakes:
-    if not _NAME.fullmatch(defined.name):
+    if not PROJECTION_NAME.fullmatch(defined.name):
         yield "its name becomes part of table and index names", "use a-z, 0-9 and _, at most 41"
     if not defined.key or None in defined.key or "" in defined.key:
         yield "it has no key", 'name the columns that tell its rows apart: key="customer_id"'

@@ -14,6 +14,7 @@ from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.metadata.generations import GenerationInfo, GenerationState, InputNeed
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut, Fence
+from tailrace.projections.definition.model import PROJECTION_NAME
 from tailrace.projections.generations.step_files import StepFiles, schema_from_bytes
 from tailrace.projections.sinks import record
 from tailrace.projections.sinks.contract import Target
@@ -97,6 +98,12 @@ class Generation:
 
     @classmethod
     def of(cls, info: GenerationInfo) -> Generation:
+        """Raises IntegrityError for a name that no definition has: files, folders and tables are named by it."""
+        if not PROJECTION_NAME.fullmatch(info.projection):
+            raise IntegrityError(
+                f"{info.projection[:80]!r} is no name of a projection; nothing was done with it",
+                hint="who wrote that into the catalog? remove its rows from generations, or restore the catalog",
+            )
         return cls(
             projection=info.projection,
             number=info.generation,

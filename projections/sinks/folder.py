@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tailrace.eventstore.errors import Fenced, OperatorError, UsageError
 from tailrace.eventstore.model.position import Fence
+from tailrace.eventstore.storage.private import opener
 from tailrace.projections.sinks.contract import Target, require_filled
 
 _LOCK = ".promote.lock"
@@ -64,7 +65,7 @@ class GenerationsFolder(ABC):
     @contextmanager
     def promotion_lock(self) -> Iterator[None]:
         """A lock: one promotion at a time on this machine. The kernel releases it when the process dies."""
-        with self.translate_errors(), open(self.path / _LOCK, "ab") as lock:
+        with self.translate_errors(), open(self.path / _LOCK, "ab", opener=opener) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -105,7 +106,7 @@ def folder_problems(path: Path, target: Target) -> list[str]:
 def replace_file(path: Path, text: str) -> None:
     """Write a small file. Readers see the old or the new content, even after a crash."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
+    with open(temporary, "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

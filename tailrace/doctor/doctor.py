@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -170,6 +171,7 @@ def check_folder(subject: str, folder: Path) -> Check:
         return Check(
             subject, "fail", f"{existing}: {error.strerror}", "let this user write there, or name another"
         )
+    close = f"chmod -R o= {shlex.quote(str(folder))}"
     free = os.statvfs(existing)
     room = free.f_bavail * free.f_frsize
     text = f"{folder}, {room / (1 << 30):,.1f} GiB free"
@@ -177,6 +179,8 @@ def check_folder(subject: str, folder: Path) -> Check:
         return Check(
             subject, "warn", text, "make room: a full disk stops capture (nothing is lost, the slot waits)"
         )
+    if existing == folder and folder.stat().st_mode & 0o007:
+        return Check(subject, "warn", f"{text}; every user of this machine may look into it", close)
     return Check(subject, "ok", text if existing == folder else f"{text} (will be made)")
 
 

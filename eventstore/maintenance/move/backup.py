@@ -26,6 +26,7 @@ from tailrace.eventstore.integrity import catalog_snapshot
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.eventstore.storage.open import MARKER, read_marker
+from tailrace.eventstore.storage.private import make_folder, opener
 
 SEGMENTS = "segments"  # the folder beside the catalog's copy
 _NEW = ".new"
@@ -55,7 +56,7 @@ def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: 
         )
     target = LocalStorage(folder / SEGMENTS)
     try:
-        target.root.mkdir(parents=True, exist_ok=True)
+        make_folder(target.root)
         _require_same_log(log, target)
         with _folder_lock(folder):
             done = _copy(log, source, target, folder, report)
@@ -110,6 +111,7 @@ def _require_same_log(log: Log, target: LocalStorage) -> None:
 def _copy_database(source: Path, target: Path) -> None:
     """SQLite's own copy of one moment, beside writers; durable."""
     target.unlink(missing_ok=True)
+    open(target, "xb", opener=opener).close()  # SQLite fills an empty file, and makes others under the umask
     with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         try:
             connection.execute("VACUUM INTO ?", (str(target),))

@@ -32,6 +32,7 @@ from tailrace.eventstore.errors import (
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.settings import SinkSettings
+from tailrace.eventstore.storage.private import make_folder, opener
 from tailrace.projections.sinks.columns import is_list, is_text, to_texts
 from tailrace.projections.sinks.contract import (
     InMotion,
@@ -98,7 +99,7 @@ class ParquetSink:
                 hint="rebuild the projection as a new generation",
             )
         with folder.translate_errors():
-            folder.generation(target.generation).mkdir(parents=True, exist_ok=True)
+            make_folder(folder.generation(target.generation))
             sync_folder(folder.path)
 
     @contextmanager
@@ -109,7 +110,7 @@ class ParquetSink:
             raise UsageError(f"{target} does not exist in the sink", hint="create it first")
         with ExitStack() as locked:
             with folder.translate_errors():
-                self._lock(folder, locked.enter_context(open(place / _LOCK, "ab")))
+                self._lock(folder, locked.enter_context(open(place / _LOCK, "ab", opener=opener)))
             # Only now: between a look at the fence and the lock another process could have written.
             current = folder.current(target.generation)
             check_step(target, current[1].fence(target) if current else None, expected, to)
@@ -239,7 +240,7 @@ class ParquetLoad:
         staged = None if self._before is not None else read_loading(self._staging)
         if staged is None or replace(staged.manifest, files=()) != self._shape:
             shutil.rmtree(self._staging, ignore_errors=True)
-            self._staging.mkdir()
+            make_folder(self._staging)
             return
         self.done = set(staged.done)
         for file in staged.manifest.files:
@@ -279,9 +280,9 @@ class ParquetLoad:
             for file in files:
                 if file.path not in self._fresh:
                     assert self._before is not None
-                    (self._staging / file.path).parent.mkdir(parents=True, exist_ok=True)
+                    make_folder((self._staging / file.path).parent)
                     os.link(self._before / file.path, self._staging / file.path)
-            with open(self._staging / MANIFEST, "w", encoding="utf-8") as out:
+            with open(self._staging / MANIFEST, "w", encoding="utf-8", opener=opener) as out:
                 out.write(replace(self._shape, files=files).to_text())
                 out.flush()
                 os.fsync(out.fileno())
@@ -349,14 +350,14 @@ class ParquetLoad:
         names = zip(self._spec.partition_by, values, strict=True)
         folder = "".join(f"{folder_name(name, value)}/" for name, value in names)
         stored = rows.drop_columns(list(self._spec.partition_by)) if self._spec.partition_by else rows
-        (self._staging / folder).mkdir(parents=True, exist_ok=True)
+        make_folder(self._staging / folder)
         for start in range(0, stored.num_rows, _FILE_ROWS):
             piece = stored.slice(start, _FILE_ROWS)
             out = pa.BufferOutputStream()
             pq.write_table(piece, out, compression="zstd", dictionary_pagesize_limit=_DICTIONARY_BYTES)
             data = out.getvalue()
             path = f"{folder}b{bucket:04d}-{secrets.token_hex(6)}.parquet"
-            with open(self._staging / path, "wb") as file:
+            with open(self._staging / path, "wb", opener=opener) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -18,6 +18,7 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound, IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.settings import SinkSettings
+from tailrace.eventstore.storage.private import close_files, make_folder
 from tailrace.projections.sinks.columns import is_list, is_text
 from tailrace.projections.sinks.contract import (
     SinkSnapshot,
@@ -88,10 +89,11 @@ class SearchSink:
             known = None
         place = folder.generation(target.generation)
         with folder.translate_errors():
-            place.mkdir(parents=True, exist_ok=True)
+            make_folder(place)
             if not (place / "meta.json").exists():
                 tantivy.Index(index_schema(self._spec.fields), str(place))
             folder.write_meta(target.generation, known or meta)
+            close_files(place)
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[SearchLoad]:
@@ -113,6 +115,7 @@ class SearchSink:
                 if not load.committed:
                     writer.rollback()
                 writer.wait_merging_threads()
+                close_files(folder.generation(target.generation))
 
     def fence(self, target: Target) -> Fence | None:
         folder = self._folder_of(target)

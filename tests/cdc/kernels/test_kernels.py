@@ -134,6 +134,20 @@ def test_machine_code_is_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch
     assert not list(Path(compiler.__file__).parent.glob("__pycache__/kernels*.nb?"))
 
 
+def test_machine_code_is_not_taken_from_a_folder_that_others_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """numba's index of compiled code is a pickle, and the code runs."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    folder = compiler.cache_folder()
+    assert folder and folder.stat().st_mode & 0o777 == 0o700
+    for mode in (0o722, 0o720, 0o702):
+        folder.chmod(mode)
+        assert compiler.cache_folder() is None
+    folder.chmod(0o755)
+    assert compiler.cache_folder() == folder
+
+
 def test_a_cache_of_other_kernels_is_left_alone(tmp_path: Path) -> None:
     """numba compares one module's source, after it has unpickled types by the names that they had."""
     package = tmp_path / "tailrace"

@@ -232,3 +232,42 @@ def test_the_twin_refuses_what_a_disk_lets_pass(misuse: Misuse) -> None:
     twin.write("held", b"")
     with twin.ranges("held"), pytest.raises((IntegrityError, RuntimeError, ValueError)):
         misuse(twin)
+
+
+@pytest.mark.parametrize(
+    "name", ["../victim", "log/../../victim", "/tmp/none/victim", "log//x", "./x", "", "a\0b"]
+)
+def test_a_name_never_leads_out_of_the_storage(storage: Storage, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "deep" / "victim"
+    victim.parent.mkdir(exist_ok=True)
+    victim.write_text("not ours")
+    for act in (
+        lambda: storage.open(name),
+        lambda: storage.write(name, b"x"),
+        lambda: storage.exists(name),
+        lambda: storage.delete(name),
+    ):
+        with pytest.raises(IntegrityError, match="no name of a file of the log"):
+            act()
+    assert victim.read_text() == "not ours"
+
+
+def test_a_link_inside_a_folder_that_was_handed_over_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("not ours")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "log").symlink_to(outside)
+    (root / "file").symlink_to(outside / "victim")
+    (tmp_path / "link").symlink_to(root)
+    for storage in (LocalStorage(root), LocalStorage(tmp_path / "link")):
+        for name in ("log/victim", "log/new", "file"):
+            for act in (storage.open, storage.delete, storage.exists):
+                with pytest.raises(IntegrityError, match="is a link, or behind one"):
+                    act(name)
+            with pytest.raises(IntegrityError, match="is a link, or behind one"):
+                storage.write(name, b"x")
+        storage.write(f"in-{len(listed(storage))}", b"x")  # the folder itself may be one
+    assert [each.name for each in outside.iterdir()] == ["victim"]
+    assert (outside / "victim").read_text() == "not ours"

@@ -15,7 +15,7 @@ import pytest
 
 from examples import sqlite_sink
 from examples.sqlite_sink import SqliteFile
-from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
@@ -185,3 +185,12 @@ def test_a_sink_that_json_cannot_hold_is_refused_where_it_is_defined(value: obje
     with pytest.raises(UsageError, match="JSON cannot hold"):
         spec_to_text(Anything("x", value))
     assert not list(own_mistakes(Anything("x", {"a": [1, ("b", None)]})))
+
+
+def test_a_row_of_another_name_than_definitions_have_is_worked_on_by_nothing(
+    shop: ShopLog, store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    """Folders that are removed, and tables that are dropped, are named by it."""
+    build(store, "../../victim", spec_to_text(SqliteFile(str(tmp_path / "fine.db"))))
+    with pytest.raises(IntegrityError, match="is no name of a projection"):
+        gc(ProjectionContext(store, settings, {}), "../../victim", number=1)
