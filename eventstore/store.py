@@ -95,14 +95,16 @@ class Store(Log):
 
     # writing
 
-    def take_over(self, source: str) -> SourceWriter:
+    def take_over(self, source: str, confirmed: int | None = None) -> SourceWriter:
         """Become the one writer of a source: a new term, which fences every earlier writer at its next commit.
 
         Call it only after the server has let us stream (START_REPLICATION succeeded, or the slot was created):
-        otherwise a process that cannot capture would stop one that can. Raises UsageError for an unknown source,
-        OperatorError when the catalog itself is published.
+        otherwise a process that cannot capture would stop one that can. ``confirmed``: up to which LSN the server sends
+        nothing again; with it the position is that of the last epoch, as far as the server sends what follows. Raises
+        UsageError for an unknown source, OperatorError when the catalog itself is published, IntegrityError when the
+        source's position is not that of its epochs.
         """
-        row = sources.new_term(self.catalog, source)
+        row = sources.new_term(self, source, confirmed)
         return SourceWriter(self, topics.source_state(row), row.last_append)
 
     # subscriptions

@@ -14,6 +14,7 @@ from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.replication import switch_points
 from tailrace.cdc.postgres.slot import SlotInfo, read_slot, require_idle, require_usable
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page
+from tailrace.eventstore.log.sources import chained_state
 from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.store import Store
@@ -34,10 +35,12 @@ def require_source(store: Store, name: str) -> SourceState:
 
 
 def check_start(store: Store, name: str, address: Address) -> tuple[SourceState, Publication | None]:
-    """Whether the log and the server can go on together; the source's state and its publication.
+    """Whether the log and the server can go on together; the source's state, at the position that its last epoch and
+    its slot tell, and its publication.
 
     Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. Raises
-    Mismatch, SlotLost (both: repair), SlotActive, OperatorError, TransientError (out of reach, a standby).
+    Mismatch, SlotLost (both: repair), IntegrityError (the catalog contradicts itself), SlotActive, OperatorError,
+    TransientError (out of reach, a standby).
     """
     lines = Lines()
     address = address.with_lines(lines)
@@ -56,7 +59,8 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
         )
     if state.loaded:
         require_history(server, state, address)
-        _require_slot(slot, server, state, address)
+        confirmed = _require_slot(slot, server, state, address).confirmed_flush
+        state = chained_state(store, state, confirmed)
     return state, publication
 
 
@@ -119,7 +123,7 @@ def require_history(server: Server, state: SourceState, address: Address) -> Non
         )
 
 
-def _require_slot(slot: SlotInfo | None, server: Server, state: SourceState, address: Address) -> None:
+def _require_slot(slot: SlotInfo | None, server: Server, state: SourceState, address: Address) -> SlotInfo:
     if slot is None:
         raise SlotLost(f"the replication slot {state.slot} is missing on {address.text}", hint=REPAIR_HINT)
     require_usable(slot, server.database, address)
@@ -130,3 +134,4 @@ def _require_slot(slot: SlotInfo | None, server: Server, state: SourceState, add
             f"reaches only {format_lsn(state.through_lsn)}: changes between are lost (was the catalog restored?)",
             hint=f"put back a later backup, or `tailrace source repair {state.name}`: it compares tables with the log",
         )
+    return slot

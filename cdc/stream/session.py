@@ -94,7 +94,7 @@ class Session:
     def run(self, state: SourceState, publication: Publication | None) -> None:
         prepare()
         with self._open(state) as stream:
-            writer = self._store.take_over(self._name)
+            writer = self._store.take_over(self._name, confirmed=state.end_lsn)
             self.term = writer.term
             self._task = self._task.with_history()
             self._policies = self._task.policies

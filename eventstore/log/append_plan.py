@@ -80,6 +80,7 @@ class Append:
             or batch.load_begins
             or batch.load_steps
             or batch.quarantined
+            or batch.undecoded  # its position counts: sent again, they would be stored twice
         )
 
     def assign(

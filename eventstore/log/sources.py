@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import tables
-from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
+from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.metadata.epochs import Epoch, EpochFilter, Timeline
 from tailrace.eventstore.model.info import SourceState, TopicInfo
+from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.eventstore.storage import Storage
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
@@ -69,14 +73,57 @@ def register_topic(
     return log.topic(topic)
 
 
-def new_term(catalog: Catalog, source: str) -> Row[*tuple[Any, ...]]:
+def chained_state(log: Log, source: SourceState, confirmed: int) -> SourceState:
+    """The source at the position that can be trusted, given what its slot has confirmed. Raises IntegrityError."""
+    last = retry_on_missing_file(
+        log.catalog, lambda connection: _last_epoch(connection, log.storage, source.name)
+    )
+    return _at_chained_position(source, last, confirmed)
+
+
+def _last_epoch(connection: Connection, storage: Storage, source: str) -> Epoch | None:
+    return Timeline(connection, storage).last(EpochFilter(source=source))
+
+
+def _at_chained_position(source: SourceState, last: Epoch | None, confirmed: int) -> SourceState:
+    """The position of the last epoch, which the chain of hashes covers, counts above that of the source's row.
+
+    A transaction that brings nothing moves the row alone. Those behind the last epoch may be taken again, so a row that
+    is ahead is set back as far as the server still sends: at worst it sends some that bring nothing. A row that is
+    behind would let transactions be appended twice."""
+    if last is None or last.incarnation != source.incarnation:
+        found = "no epoch" if last is None else f"incarnation {last.incarnation}"
+    elif source.commit_lsn < last.commit_lsn or source.end_lsn < last.end_lsn:
+        found = f"commit {format_lsn(last.commit_lsn)}, end {format_lsn(last.end_lsn)}"
+    else:
+        commit = source.commit_lsn if source.commit_lsn < confirmed else last.commit_lsn
+        end = max(last.end_lsn, min(source.end_lsn, confirmed))
+        return replace(source, commit_lsn=commit, end_lsn=end)
+    raise IntegrityError(
+        f"row {source.name!r} of the catalog's table sources is at incarnation {source.incarnation}, commit "
+        f"{format_lsn(source.commit_lsn)}, end {format_lsn(source.end_lsn)}; the log's last epoch of it says {found}",
+        hint="the catalog was changed from outside, or restored in part: restore all of it from one backup; "
+        f"if there is none, `tailrace source repair {source.name}` compares every table with the log",
+    )
+
+
+def new_term(log: Log, source: str, confirmed: int | None) -> Row[*tuple[Any, ...]]:
     """Begin a new term of a source and give its row: earlier writers are fenced. Raises as ``Store.take_over`` does."""
+    catalog = log.catalog
     table = tables.sources
     with catalog.write() as connection:
         catalog.check_not_published(connection)
         row = connection.execute(
             update(table).where(table.c.name == source).values(term=table.c.term + 1).returning(table)
         ).one_or_none()
+        if row is not None and confirmed is not None and row.loaded:
+            state = topics.source_state(row)
+            last = _last_epoch(connection, log.storage, source)
+            chained = _at_chained_position(state, last, confirmed)
+            position = {"commit_lsn": chained.commit_lsn, "end_lsn": chained.end_lsn}
+            row = connection.execute(
+                update(table).where(table.c.name == source).values(position).returning(table)
+            ).one()
         known = (
             [] if row is not None else list(connection.scalars(select(table.c.name).order_by(table.c.name)))
         )

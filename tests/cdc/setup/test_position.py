@@ -1,0 +1,61 @@
+"""Where capture goes on: the source's row in the catalog is checked against the last epoch and the slot."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.model.position import parse_lsn
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    assert_sound,
+    execute,
+    init_and_load,
+    query,
+)
+
+
+@pytest.fixture
+def behind(site: Site) -> Site:
+    """A log that has not yet got a transaction of its source."""
+    execute(site.dsn, "CREATE TABLE public.items (id int PRIMARY KEY)", "INSERT INTO items VALUES (1)")
+    init_and_load(site)
+    execute(site.dsn, "INSERT INTO items VALUES (2)")
+    return site
+
+
+def set_position(site: Site, **position: int) -> None:
+    with site.open() as store, store.catalog.write() as connection:
+        connection.execute(update(tables.sources).values(position))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("commit_lsn", "end_lsn", "through_lsn"),
+        pytest.param(("commit_lsn",), marks=pytest.mark.slow),
+        pytest.param(("end_lsn",), marks=pytest.mark.slow),
+    ],
+)
+def test_a_position_that_is_too_high_skips_no_transaction(behind: Site, columns: tuple[str, ...]) -> None:
+    end = parse_lsn(query(behind.dsn, "SELECT pg_current_wal_flush_lsn()::text")[0][0])
+    set_position(behind, **dict.fromkeys(columns, end))
+    with RunningCapture(behind) as capture:
+        execute(behind.dsn, "INSERT INTO items VALUES (3)")
+        capture.catch_up()
+        assert_equals_source(behind)
+        assert_sound(capture.store)
+
+
+@pytest.mark.parametrize("column", ["commit_lsn", pytest.param("end_lsn", marks=pytest.mark.slow)])
+def test_a_position_that_is_too_low_is_refused(behind: Site, column: str) -> None:
+    with RunningCapture(behind) as capture:
+        capture.catch_up()
+    set_position(behind, **{column: 1})
+    error = behind.capture_error()
+    assert isinstance(error, IntegrityError)
+    assert "table sources" in error.message and "shop" in error.message
