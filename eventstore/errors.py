@@ -85,6 +85,16 @@ class OperatorError(TailraceError):
     then try again."""
 
 
+class NotOwner(OperatorError):
+    """What would be replaced or dropped belongs to another log: another store has this name, or this one is a copy.
+    Nothing was changed. Give one of the two another name, or take it over (``--take-over``)."""
+
+    def __init__(self, what: str, owner: str | None, log_id: str, *, hint: str) -> None:
+        whose = f"belongs to log {owner}" if owner else "is there, and nothing says which log it belongs to"
+        super().__init__(f"{what} {whose}; this store is log {log_id}", hint=hint)
+        self.owner = owner
+
+
 class TransientError(TailraceError):
     """A server or a file was out of reach. Nothing was half written. Try again later."""
 

@@ -44,7 +44,8 @@ def report_nothing(step: str, done: int, total: int | None, unit: str) -> None:
 
 class ProjectionContext:
     """One process's view of its projections. ``projections`` lacks those whose code is gone or broken (``broken`` says
-    which): their generations can still be promoted, rolled back and dropped. ``clock``, in seconds, measures steps."""
+    which): their generations can still be promoted, rolled back and dropped. ``clock``, in seconds, measures steps.
+    ``take_over``: what other stores have in the sinks may be replaced and dropped."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class ProjectionContext:
         broken: BrokenProject = BrokenProject(),  # noqa: B008 it is immutable
         report: Report = report_nothing,
         clock: Callable[[], float] = time.monotonic,
+        take_over: bool = False,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -62,6 +64,7 @@ class ProjectionContext:
         self.broken = broken
         self.report = report
         self.clock = clock
+        self.take_over = take_over
         # By projection the generations whose applied steps are all on record, as far as this process knows.
         self.on_record: dict[str, set[int]] = {}
         self._spark: SparkSession | None = None

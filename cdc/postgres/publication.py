@@ -96,6 +96,7 @@ class Publication:
     schemas: tuple[str, ...] = ()
     owner: str = ""
     owned: bool = True  # by the source's user, or by a role that it is in: only an owner adds tables
+    comment: str = ""  # names the log that it belongs to (``tailrace.cdc.postgres.ownership``)
     tables: Mapping[int, tuple[str, str]] = field(init=False)
     """Oid -> (schema, name) of the entries; none while the publication loses changes."""
 
@@ -209,7 +210,9 @@ def read_publication(
         row = connection.execute(
             "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text,"
             " coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's', pg_catalog.pg_get_userbyid(pubowner)::text,"
-            " pg_catalog.pg_has_role(pubowner, 'USAGE') FROM pg_catalog.pg_publication p WHERE pubname = %s",
+            " pg_catalog.pg_has_role(pubowner, 'USAGE'),"
+            " coalesce(pg_catalog.obj_description(oid, 'pg_publication'), '')"
+            " FROM pg_catalog.pg_publication p WHERE pubname = %s",
             [name],
         ).fetchone()
         if row is None:
@@ -240,6 +243,7 @@ def read_publication(
         schemas=tuple(str(schema) for (schema,) in schemas),
         owner=str(row[9]),
         owned=bool(row[10]),
+        comment=str(row[11]),
     )
 
 

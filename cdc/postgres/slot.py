@@ -77,14 +77,19 @@ def read_slot(connection: Connection[tuple[object, ...]], name: str, address: Ad
     )
 
 
-def require_usable(slot: SlotInfo, database: str, address: Address) -> None:
-    """Raise when the slot cannot be streamed from: foreign, lost or invalidated."""
+def require_of_database(slot: SlotInfo, database: str, address: Address) -> None:
+    """Raise OperatorError for a slot that we cannot have made: of another plugin, or another database of the server."""
     if slot.plugin != "pgoutput" or slot.database != database:
         raise OperatorError(
             f"the replication slot {slot.name} of {address.text} is not ours: "
             f"plugin {slot.plugin}, database {slot.database or 'none'}",
             hint="choose another [store] name, or drop that slot if nobody needs it",
         )
+
+
+def require_usable(slot: SlotInfo, database: str, address: Address) -> None:
+    """Raise when the slot cannot be streamed from: foreign, lost or invalidated."""
+    require_of_database(slot, database, address)
     if slot.wal_status == "lost" or slot.invalidation:
         raise SlotLost(
             f"the replication slot {slot.name} of {address.text} was invalidated: wal_status {slot.wal_status}"

@@ -21,6 +21,7 @@ from tailrace.cdc.context import Stopped, Task, lock_wait, transaction_wait
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
 from tailrace.cdc.postgres.errors import SlotLost
+from tailrace.cdc.postgres.ownership import mark, require_own
 from tailrace.cdc.postgres.publication import Publication, create_statement, read_publication
 from tailrace.cdc.postgres.slot import ExportedSnapshot, create_exported, drop_slot, read_slot, require_idle
 from tailrace.cdc.repair.events import EventsRepair
@@ -78,8 +79,8 @@ def repair_source(
 ) -> RepairResult | None:
     """Compare every topic of a source with its tables and go on from there; None when nothing is wrong with its stream.
 
-    Raises SlotActive when a capture runs, OperatorError (no publication, privileges, no free slot), TransientError,
-    Fenced.
+    Raises SlotActive when a capture runs, NotOwner, OperatorError (no publication, privileges, no free slot),
+    TransientError, Fenced.
     """
     task = Task.of(store, name, settings, progress=progress, stop=stop).with_history()
     reason = stream_problem(store, name, task.address)
@@ -118,8 +119,17 @@ class _Repair:
                     hint=f"make it again, then repair: {create_statement(state.publication, labels)}",
                 )
             slot = read_slot(control, state.slot, self._address)
+            require_own(
+                publication,
+                slot,
+                self._store.log_id,
+                self._address,
+                database=server.database,
+                loaded=state.loaded,
+            )
             if slot is not None:
                 require_idle(slot, self._address)
+            mark(control, publication, self._store.log_id, self._address)
             writer = self._store.take_over(self._name)
             writer.begin_repair()
             if slot is not None:

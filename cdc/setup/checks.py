@@ -9,11 +9,12 @@ from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.check import Server
 from tailrace.cdc.postgres.connect import quote
+from tailrace.cdc.postgres.ownership import mark_statement, owner_of
 from tailrace.cdc.postgres.publication import Publication, add_statement
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, problem_of
 from tailrace.cdc.topics import Topics
-from tailrace.eventstore.errors import OperatorError, manual_page
+from tailrace.eventstore.errors import NotOwner, OperatorError, manual_page
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 
@@ -39,10 +40,18 @@ class Inspection:
     loaded: bool
     earlier_events: bool
     policies: Policies
+    log_id: str
+    foreign: OperatorError | None = None
+    take_over: bool = False
 
     @property
     def published_tables(self) -> Mapping[int, tuple[str, str]]:
         return self.publication.tables if self.publication else {}
+
+    @property
+    def takes_over(self) -> NotOwner | None:
+        """What makes slot and publication another's, when they can become this store's and shall."""
+        return self.foreign if self.take_over and isinstance(self.foreign, NotOwner) else None
 
     @property
     def known_topics(self) -> Sequence[TopicId]:
@@ -66,6 +75,26 @@ class Inspection:
     @property
     def events_table(self) -> Table | None:
         return next((table for table in self.tables if table.label == EVENTS_TABLE), None)
+
+
+def owner_findings(seen: Inspection) -> list[SetupFinding]:
+    """Whose slot and publication are, and what only the publication's owner can do about it."""
+    subject, publication = f"publication {seen.slot}", seen.publication
+    if seen.foreign is not None and seen.takes_over is None:
+        return [SetupFinding(Level.BLOCKING, subject, seen.foreign.message, seen.foreign.hint)]
+    unmarkable = publication is not None and not publication.owned and owner_of(publication) != seen.log_id
+    by_hand = ""
+    if publication is not None and unmarkable:
+        by_hand = f"as {publication.owner}: {mark_statement(seen.slot, publication, seen.log_id)}"
+    if seen.takes_over is None:
+        what = (
+            "its comment does not name this log, so a first load that is cut off is not begun again by itself"
+        )
+        return [SetupFinding(Level.NOTE, subject, what, by_hand)] if unmarkable and seen.topics else []
+    if unmarkable:
+        what = "only its owner can make it this store's"
+        return [SetupFinding(Level.BLOCKING, subject, what, by_hand)]
+    return [SetupFinding(Level.NOTE, subject, f"taken over: {seen.takes_over.message}")]
 
 
 def publication_findings(seen: Inspection) -> list[SetupFinding]:

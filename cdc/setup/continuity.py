@@ -10,6 +10,7 @@ from psycopg import Connection
 from tailrace.cdc.postgres.check import Server, read_server
 from tailrace.cdc.postgres.connect import Address, Lines, connect
 from tailrace.cdc.postgres.errors import REPAIR_HINT, SlotLost
+from tailrace.cdc.postgres.ownership import mark, require_own
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.replication import switch_points
 from tailrace.cdc.postgres.slot import SlotInfo, read_slot, require_idle, require_usable
@@ -38,9 +39,10 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
     """Whether the log and the server can go on together; the source's state, at the position that its last epoch and
     its slot tell, and its publication.
 
-    Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. Raises
-    Mismatch, SlotLost (both: repair), IntegrityError (the catalog contradicts itself), SlotActive, OperatorError,
-    TransientError (out of reach, a standby).
+    Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. A
+    publication of before, which names no log, is marked as this one's. Raises NotOwner, Mismatch, SlotLost (both:
+    repair), IntegrityError (the catalog contradicts itself), SlotActive, OperatorError, TransientError (out of reach,
+    a standby).
     """
     lines = Lines()
     address = address.with_lines(lines)
@@ -49,18 +51,20 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
         slot = read_slot(connection, require_source(store, name).slot, address)
         state = require_source(store, name)
         publication = read_publication(connection, state.publication, address)
-    require_system(server, state, address)
-    require_primary(server, address)
-    if server.wal_level != "logical":
-        raise OperatorError(
-            f"wal_level of {address.text} is {server.wal_level}; logical decoding needs logical",
-            hint="ALTER SYSTEM SET wal_level = 'logical', then restart the server; see "
-            + manual_page("capture/setting-up-a-source.md", "What the server needs"),
-        )
-    if state.loaded:
-        require_history(server, state, address)
-        confirmed = _require_slot(slot, server, state, address).confirmed_flush
-        state = chained_state(store, state, confirmed)
+        require_system(server, state, address)
+        require_primary(server, address)
+        if server.wal_level != "logical":
+            raise OperatorError(
+                f"wal_level of {address.text} is {server.wal_level}; logical decoding needs logical",
+                hint="ALTER SYSTEM SET wal_level = 'logical', then restart the server; see "
+                + manual_page("capture/setting-up-a-source.md", "What the server needs"),
+            )
+        require_own(publication, slot, store.log_id, address, database=server.database, loaded=state.loaded)
+        if state.loaded:
+            require_history(server, state, address)
+            confirmed = _require_slot(slot, server, state, address).confirmed_flush
+            state = chained_state(store, state, confirmed)
+        mark(connection, publication, store.log_id, address)
     return state, publication
 
 

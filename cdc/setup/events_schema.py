@@ -28,6 +28,23 @@ CREATE TABLE IF NOT EXISTS tailrace.migrations (
 """
 
 
+# Whoever owns one of these could change what the next migration or a writer of events runs into.
+_STRANGER = """
+SELECT o.what, r.rolname
+FROM (SELECT 'schema tailrace', n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'tailrace'
+      UNION ALL SELECT 'tailrace.' || c.relname, c.relowner
+      FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+      WHERE n.nspname = 'tailrace' AND c.relname IN ('migrations', 'streams', 'events')
+      UNION ALL SELECT 'function tailrace.' || p.proname, p.proowner
+      FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+      WHERE n.nspname = 'tailrace' AND p.proname = 'append_events') AS o(what, owner)
+JOIN pg_catalog.pg_roles r ON r.oid = o.owner
+WHERE NOT r.rolsuper AND r.rolname <> current_user
+  AND r.oid <> (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+LIMIT 1
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Migration:
     """``versions/NNNN_name.sql``."""
@@ -51,8 +68,9 @@ def migrations() -> list[Migration]:
 def install(dsn: str) -> list[str]:
     """Bring schema ``tailrace`` of a database up to date, in one transaction. Gives the names of what was missing.
 
-    Two processes at once run one after the other. Raises OperatorError when a privilege is missing or a newer release
-    was here, TransientError when the server is out of reach, UsageError for a dsn that is none.
+    Two processes at once run one after the other. Raises OperatorError when a privilege is missing, a newer release was
+    here, or another role made the schema, TransientError when the server is out of reach, UsageError for a dsn that is
+    none.
     """
     try:
         with psycopg.connect(dsn, connect_timeout=10) as connection:
@@ -80,6 +98,12 @@ def install(dsn: str) -> list[str]:
 def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
     """``install`` on a connection; the caller commits."""
     connection.execute(_LOCK)
+    stranger = connection.execute(_STRANGER).fetchone()
+    if stranger is not None:  # before anything of it is read: a view would run its owner's code
+        raise OperatorError(
+            f"{stranger[0]} belongs to {stranger[1]}, which is neither this user, a superuser nor the database's owner",
+            hint="install as that role if it made it for this; otherwise drop it, and look why it is there",
+        )
     known = connection.execute("SELECT to_regclass('tailrace.migrations') IS NOT NULL").fetchone()
     if known != (True,):
         connection.execute(_SET_UP)

@@ -16,7 +16,7 @@ from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.policy.history import History
 from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.postgres.check import read_server, server_problems
+from tailrace.cdc.postgres.check import Server, read_server, server_problems
 from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.cdc.postgres.ddl_trigger import (
     Trigger,
@@ -28,14 +28,16 @@ from tailrace.cdc.postgres.ddl_trigger import (
     remove_trigger,
 )
 from tailrace.cdc.postgres.locks import Lock, lock_together
-from tailrace.cdc.postgres.publication import add_statement, create_statement, read_publication
-from tailrace.cdc.postgres.slot import slot_name
+from tailrace.cdc.postgres.ownership import mark_statement, other_logs, owner_of, require_own
+from tailrace.cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
+from tailrace.cdc.postgres.slot import read_slot, slot_name
 from tailrace.cdc.postgres.tables import Table, apply_publication, leaf_problems, read_tables, written_tables
 from tailrace.cdc.setup.checks import (
     Inspection,
     capture_problem,
     events_problem,
     left_publication,
+    owner_findings,
     ownership_findings,
     policy_findings,
     publication_findings,
@@ -61,7 +63,8 @@ _LOCKED_SECONDS = 30.0  # how long `init` tries for tables that other sessions h
 @dataclass(frozen=True, slots=True)
 class Preparation:
     """What `init` found and did (``dry_run``: would do). ``new`` are topics registered now, ``known`` those that were
-    there, ``statements`` the SQL for the source, in order, ``trigger`` the script that changes the DDL trigger."""
+    there, ``statements`` the SQL for the source, in order, ``trigger`` the script that changes the DDL trigger.
+    ``took_over``: the log that slot and publication belonged to before ("": none that is named)."""
 
     source: str
     publication: str
@@ -72,6 +75,7 @@ class Preparation:
     findings: tuple[SetupFinding, ...]
     dry_run: bool
     trigger: str = ""
+    took_over: str | None = None
 
     @property
     def blocking_findings(self) -> tuple[SetupFinding, ...]:
@@ -86,22 +90,24 @@ def prepare_source(
     dry_run: bool = False,
     events: bool = False,
     ddl: bool | None = None,
+    take_over: bool = False,
 ) -> Preparation:
     """Check and prepare a source; a second run takes up new tables.
 
     ``events`` installs the tables of domain events first. ``ddl`` installs (False: removes) the trigger that writes DDL
-    into the stream; a user who may not install it goes on without, and a finding says so. With ``dry_run`` nothing is
-    written anywhere and blocking findings are returned; otherwise they are raised as one OperatorError. Also raises
-    UsageError (patterns, dsn) and TransientError (out of reach).
+    into the stream; a user who may not install it goes on without, and a finding says so. ``take_over`` makes slot and
+    publication of another log this one's; otherwise they block. With ``dry_run`` nothing is written anywhere and
+    blocking findings are returned; otherwise they are raised as one OperatorError. Also raises UsageError (patterns,
+    dsn) and TransientError (out of reach).
     """
     address = Address.of(settings)
     patterns, policies = TablePatterns.parse(settings.tables), Policies.of(settings)
     with connect(address, "tailrace init") as connection:
-        seen = _inspect(connection, address, store, name, patterns, policies)
+        seen = _inspect(connection, address, store, name, patterns, policies, take_over=take_over)
         plan = _plan(seen, events=events)
         preparation = _preparation(seen, plan, dry_run=dry_run)
         if dry_run:
-            return _with_trigger(preparation, connection, address, seen.server.user, ddl)
+            return _with_trigger(preparation, connection, address, seen, ddl)
         if preparation.blocking_findings:
             raise OperatorError(
                 f"source {name} cannot be prepared: "
@@ -112,31 +118,48 @@ def prepare_source(
             )
         if events:
             install_events(settings)
-            seen = _inspect(connection, address, store, name, patterns, policies)
+            seen = _inspect(connection, address, store, name, patterns, policies, take_over=take_over)
             plan = _plan(seen, events=False)
             preparation = _preparation(seen, plan, dry_run=dry_run)
         _carry_out(store, seen, plan, connection, address)
-        return _with_trigger(preparation, connection, address, seen.server.user, ddl)
+        return _with_trigger(preparation, connection, address, seen, ddl)
 
 
 def _with_trigger(
-    preparation: Preparation, connection: Connection[Row], address: Address, user: str, wanted: bool | None
+    preparation: Preparation,
+    connection: Connection[Row],
+    address: Address,
+    seen: Inspection,
+    wanted: bool | None,
 ) -> Preparation:
-    """Install or remove the DDL trigger; on a dry run only say how."""
+    """Install or remove the DDL trigger; on a dry run only say how. It serves all logs that read the database, so it
+    stays while there are others."""
     found = read_trigger(connection, address)
     findings = list(preparation.findings)
     script = ""
+    others = other_logs(connection, seen.log_id, address) if wanted is False else {}
+    if others and found is not Trigger.ABSENT:
+        names = ", ".join(f"publication {name} of log {owner}" for name, owner in others.items())
+        findings.append(
+            SetupFinding(
+                Level.SKIPPED,
+                "DDL trigger",
+                f"it stays, for other stores read this database: {names}",
+                "remove it from the last of them; a publication that nobody reads any more: DROP PUBLICATION",
+            )
+        )
+        return replace(preparation, findings=tuple(findings))
     if wanted is None and found not in (Trigger.ABSENT, Trigger.ACTIVE):
         findings.append(
             SetupFinding(
                 Level.NOTE,
                 "DDL trigger",
                 f"it {found.value}",
-                hint(found, user),
+                hint(found, seen.server.user),
             )
         )
     elif wanted is not None and found is not (Trigger.ACTIVE if wanted else Trigger.ABSENT):
-        script = install_script(user) if wanted else remove_script()
+        script = install_script(seen.server.user) if wanted else remove_script()
         if not preparation.dry_run:
             try:
                 (install_trigger if wanted else remove_trigger)(connection, address)
@@ -158,6 +181,8 @@ def _inspect(
     name: str,
     patterns: TablePatterns,
     policies: Policies,
+    *,
+    take_over: bool,
 ) -> Inspection:
     slot = slot_name(store.settings.name, name)
     server, publication = read_server(connection, address), read_publication(connection, slot, address)
@@ -188,7 +213,28 @@ def _inspect(
         loaded=loaded,
         earlier_events=late and _has_events(connection, address),
         policies=policies.remembering(History.of(all_schemas(store.catalog, name))),
+        log_id=store.log_id,
+        foreign=_foreign(connection, address, store, server, publication, slot, loaded=loaded),
+        take_over=take_over,
     )
+
+
+def _foreign(
+    connection: Connection[Row],
+    address: Address,
+    store: Store,
+    server: Server,
+    publication: Publication | None,
+    slot: str,
+    *,
+    loaded: bool,
+) -> OperatorError | None:
+    found = read_slot(connection, slot, address)
+    try:
+        require_own(publication, found, store.log_id, address, database=server.database, loaded=loaded)
+    except OperatorError as error:
+        return error
+    return None
 
 
 def _has_events(connection: Connection[Row], address: Address) -> bool:
@@ -209,7 +255,7 @@ class _Plan:
 def _plan(seen: Inspection, *, events: bool) -> _Plan:
     """Three questions in turn: which tables can be captured, which of those have to be published, and what else there
     is to say. ``events``: the tables of domain events will be installed."""
-    findings = [*seen.problems, *publication_findings(seen), *seen.skipped]
+    findings = [*seen.problems, *owner_findings(seen), *publication_findings(seen), *seen.skipped]
     capturable = []
     for table in seen.taken:
         if problem := capture_problem(seen, table):
@@ -268,6 +314,7 @@ def _preparation(seen: Inspection, plan: _Plan, *, dry_run: bool) -> Preparation
         known=tuple(seen.known_topics),
         findings=tuple(plan.findings),
         dry_run=dry_run,
+        took_over=(seen.takes_over.owner or "") if seen.takes_over else None,
     )
 
 
@@ -301,3 +348,6 @@ def _carry_out(
             )
         for statement in _statements(seen, plan):
             connection.execute(sql.SQL(statement))
+        publication = seen.publication
+        if owner_of(publication) != seen.log_id and (publication is None or publication.owned):
+            connection.execute(sql.SQL(mark_statement(seen.slot, publication, seen.log_id)))

@@ -160,9 +160,9 @@ class ChunkApplier:
         return finished
 
     def _take(self, topic: ChunkedTopic, rows: Sequence[TopicRows], output: LoadOutput) -> None:
-        for part in rows:
-            topic.touched.observe(part)
-        if topic.begun:
+        if topic.begun:  # what comes before counts for no chunk: the begin waits until it is visible
+            for part in rows:
+                topic.touched.observe(part)
             output.rows += rows
 
     def _apply(self, mark: PendingMark, message: ControlMessage, output: LoadOutput) -> None:
@@ -203,7 +203,7 @@ class ChunkApplier:
             floors = [*self._floors.values()] if self._floors else [self._latest]
         known = [floor for floor in floors if floor is not None]
         if len(known) == len(floors):
-            topic.touched.forget(min(known, key=lambda snapshot: snapshot.xmin))
+            topic.touched.forget(known)
 
     # the workers' side
 

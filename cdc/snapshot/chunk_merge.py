@@ -16,6 +16,7 @@ that ran when it (or this session of it) began has ended and is visible; everyth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,15 +84,14 @@ class TouchedKeys:
         xids, hashes = self._all_keys()
         return np.unique(hashes[~snapshot.sees(xids)])
 
-    def forget(self, snapshot: PgSnapshot) -> None:
-        """Drop what every snapshot that may still come sees: none is older than ``snapshot``."""
+    def forget(self, snapshots: Sequence[PgSnapshot]) -> None:
+        """Drop what every snapshot that may still come sees: each comes after one of ``snapshots``, and sees what that
+        sees. A transaction that stays open for hours, which any role may have, keeps nothing but itself."""
         xids, hashes = self._all_keys()
-        kept = snapshot.widen(xids) >= snapshot.xmin
+        kept = ~_seen_by_all(snapshots, xids)
         self._xids, self._hashes = [xids[kept]], [hashes[kept]]
-        wide = snapshot.widen(np.array(self._truncates, np.int64))
-        self._truncates = [
-            xid for xid, full in zip(self._truncates, wide.tolist(), strict=True) if full >= snapshot.xmin
-        ]
+        truncates = np.array(self._truncates, np.int64)
+        self._truncates = truncates[~_seen_by_all(snapshots, truncates)].tolist()
 
     def __len__(self) -> int:
         return sum(map(len, self._xids))
@@ -99,6 +99,13 @@ class TouchedKeys:
     def _all_keys(self) -> tuple[Ints, Ints]:
         empty = np.empty(0, np.int64)
         return np.concatenate([empty, *self._xids]), np.concatenate([empty, *self._hashes])
+
+
+def _seen_by_all(snapshots: Sequence[PgSnapshot], xids: Ints) -> Mask:
+    seen = np.ones(len(xids), np.bool_)
+    for snapshot in snapshots:
+        seen &= snapshot.sees(xids)
+    return seen
 
 
 def current_rows(rows: pa.Table, snapshot: PgSnapshot, touched: TouchedKeys) -> pa.Table | None:

@@ -12,7 +12,8 @@ from tailrace.cdc.context import Task, transaction_wait
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
 from tailrace.cdc.postgres.liveness import end_sessions
-from tailrace.cdc.postgres.publication import Publication
+from tailrace.cdc.postgres.ownership import require_own
+from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.slot import (
     ExportedSnapshot,
     create_exported,
@@ -22,7 +23,7 @@ from tailrace.cdc.postgres.slot import (
     require_usable,
 )
 from tailrace.cdc.snapshot.load import LoadResult, LoadTarget, SnapshotLoad
-from tailrace.cdc.status import CapturePhase, CaptureProgress
+from tailrace.cdc.status import CapturePhase
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.sources import register_topic
@@ -40,8 +41,8 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
     """Create the slot, load every registered table at its consistent point, commit all of it as one epoch.
 
     A slot left by a load that did not finish is replaced. Returns the writer's term, 0 when another capture took the
-    load since ``state`` was read. Raises OperatorError (another load runs, privileges, no free slot, the slot was
-    lost), TransientError (begin again), Fenced.
+    load since ``state`` was read. Raises NotOwner, OperatorError (another load runs, privileges, no free slot, the slot
+    was lost), TransientError (begin again), Fenced.
     """
     store, address, progress = task.store, task.address, task.progress
     progress.set_phase(CapturePhase.LOADING)
@@ -52,7 +53,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
     ):
         if _is_loaded(store, state.name):  # then the slot is what its stream goes on from
             return 0
-        _drop_unfinished(control, state.slot, address, progress)
+        _drop_unfinished(task, state, control)
         replication = connect_replication(address, f"tailrace {state.slot}")
         sessions.append(replication.backend_pid)
         try:
@@ -160,14 +161,14 @@ def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[
     yield
 
 
-def _drop_unfinished(
-    control: Connection[Row], name: str, address: Address, progress: CaptureProgress
-) -> None:
-    slot = read_slot(control, name, address)
+def _drop_unfinished(task: Task, state: SourceState, control: Connection[Row]) -> None:
+    """Drop what a load of this store's left. Raises NotOwner for the slot of another store of this name."""
+    address, database = task.address, str(control.info.dbname)
+    slot = read_slot(control, state.slot, address)
     if slot is None:
         return
+    publication = read_publication(control, state.publication, address)
+    require_own(publication, slot, task.store.log_id, address, database=database, loaded=False)
     require_idle(slot, address)
-    if slot.wal_status != "lost":
-        require_usable(slot, str(control.info.dbname), address)
-    drop_slot(control, name, address)
-    progress.report("a first load before this one did not finish; it is begun again")
+    drop_slot(control, slot.name, address)
+    task.progress.report("a first load before this one did not finish; it is begun again")

@@ -14,11 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tailrace.eventstore.errors import Fenced, IncompleteTopic, OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import (
+    Fenced,
+    IncompleteTopic,
+    NotOwner,
+    OperatorError,
+    TransientError,
+    UsageError,
+)
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import Behind, GenerationState, NewGeneration
 from tailrace.eventstore.model.position import Cut
@@ -33,6 +40,7 @@ from tailrace.projections.generations.generation import Generation, Pin, files_o
 from tailrace.projections.generations.result_input import common_cut, missing_results
 from tailrace.projections.generations.step_files import schema_bytes
 from tailrace.projections.lifecycle.collect import drop, drop_refused_build, fail_on_refusal
+from tailrace.projections.lifecycle.ownership import require_own, require_own_pointer
 from tailrace.projections.lifecycle.promote import (
     Promotion,
     reconcile_if_possible,
@@ -50,6 +58,7 @@ from tailrace.projections.refresh.refresh import (
 )
 from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.record import spec_to_text
 from tailrace.projections.spark.errors import FOR_GOOD, translate_errors
 
@@ -92,8 +101,9 @@ def rebuild(
     readers would then see older data than now, that needs ``stale_ok`` too, else Behind is raised before anything is
     built. With ``preview``, a label, it is neither promoted nor refreshed, and replaces the earlier one of that label.
 
-    Raises ProjectionFailed, IncompleteTopic, UsageError, AlreadyRunning while another process does the same, and
-    what the sink raises. Readers keep what they see, and the failure is recorded.
+    Raises NotOwner before it builds what would replace another store's, ProjectionFailed, IncompleteTopic,
+    UsageError, AlreadyRunning while another process does the same, and what the sink raises. Readers keep what they
+    see, and the failure is recorded.
     """
     projection = ctx.projection(name)
     _check_preview(preview, promote)
@@ -116,6 +126,9 @@ def _rebuild(
     pin = None if as_of is None else _pin(ctx, projection, str(as_of), ctx.store.cut(as_of))
     if pin and promote and not stale_ok:
         refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
+    wanted = pin is None and preview is None if promote is None else promote
+    if wanted and not ctx.take_over:  # with it the promotion records what it takes
+        require_own_pointer(ctx, name, open_sink(projection.sink, ctx.settings))
     with build_lease(ctx, name, pin, preview):
         generation = _find_unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
@@ -123,7 +136,6 @@ def _rebuild(
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
             drop_refused_build(ctx, generation)
-        wanted = pin is None and preview is None if promote is None else promote
         with attempts.build(ctx.store.catalog, name, generation.number), fail_on_refusal(ctx, generation):
             done = _fill(ctx, projection, generation, resumed=resumed)
             promoted = (
@@ -303,8 +315,8 @@ def _create(
 
 def _take_number(ctx: ProjectionContext, planned: Generation) -> Generation:
     """Take a number whose place in the sink is free. A sink may hold generations that this catalog does not know,
-    because the catalog was restored or the sink belonged to another log. These are dropped, except the one that readers
-    see: its number is skipped."""
+    because the catalog was restored or another store has the same name. The number of one that is another store's, or
+    that readers see, is skipped; what else is there is dropped."""
     sink, store_name = ctx.sink(planned), ctx.settings.store.name
     while True:
         number = ctx.store.derived.create_generation(
@@ -323,8 +335,10 @@ def _take_number(ctx: ProjectionContext, planned: Generation) -> Generation:
         )
         generation = replace(planned, number=number)
         if sink.live(store_name, planned.projection) != number:
-            sink.drop(ctx.target(generation))
-            return generation
+            with suppress(NotOwner):
+                require_own(ctx, sink, ctx.target(generation))
+                sink.drop(ctx.target(generation))
+                return generation
         ctx.store.derived.set_state(planned.projection, number, GenerationState.FAILED)
 
 

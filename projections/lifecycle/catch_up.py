@@ -122,7 +122,7 @@ def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
     if shown is not None:
         raise OperatorError(
             f"the sink shows generation {shown} of projection {name!r}, which this log did not build",
-            hint=f"give this store another name; or take over with tailrace rebuild {name}",
+            hint=f"give this store another name; or take over with tailrace rebuild {name} --take-over",
         )
 
 

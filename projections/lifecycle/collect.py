@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tailrace.eventstore.errors import TailraceError, UsageError
+from tailrace.eventstore.errors import NotOwner, TailraceError, UsageError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.run_records import RunRecord
@@ -21,6 +21,7 @@ from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.result_input import common_cut
 from tailrace.projections.generations.step_files import folder_of, generation_of
+from tailrace.projections.lifecycle.ownership import require_own
 from tailrace.projections.lifecycle.promote import reconcile_if_possible
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.apply import StepRefused
@@ -86,7 +87,7 @@ def gc(
 
 def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[DroppedGeneration]:
     """Drop a generation with its files. Unless it is dropped ``by_name``, it stays while its sink shows it, and NoSink
-    is raised when that does not exist any more."""
+    is raised when that does not exist any more. Raises NotOwner when the sink has another store's in its place."""
     name, number = generation.projection, generation.number
     target, left = ctx.target(generation), ""
     try:
@@ -100,7 +101,14 @@ def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> li
             # The projection moved to another sink; readers of the earlier one keep what it shows.
             ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
             return []
-        sink.drop(target)
+        try:
+            require_own(ctx, sink, target)
+        except NotOwner as error:
+            if ctx.store.steps.last(name, number) is not None:
+                raise
+            left = error.message  # its number was taken in the sink: nothing there is ours
+        else:
+            sink.drop(target)
     paths = list(ctx.store.storage.list(folder_of(name, number)))
     ctx.store.derived.drop_generation(name, number)
     for path in paths:

@@ -27,6 +27,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.errors import NotShowable, NotShown
 from tailrace.projections.generations.generation import Generation
+from tailrace.projections.lifecycle.ownership import require_own_pointer
 from tailrace.projections.sinks.contract import HeldByReaders
 
 ATTEMPTS = 10
@@ -77,7 +78,8 @@ def promote(
     follows the log, is ready, and is newer than the live one.
 
     Raises UsageError when there is none or it is not ready, Behind when readers would see older data than now and
-    ``stale_ok`` is false, Fenced when somebody else promoted meanwhile, and what the sink raises.
+    ``stale_ok`` is false, NotOwner when readers see another store's, Fenced when somebody else promoted meanwhile, and
+    what the sink raises.
     """
     ctx.check_known(name)
     live = ctx.store.derived.live(name)
@@ -104,6 +106,7 @@ def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> P
         sink, target = ctx.sink(generation), ctx.target(generation)
         shown = sink.live(target.store, name)
         if shown != number:
+            require_own_pointer(ctx, name, sink)
             _show_in_sink(ctx, generation, shown, ATTEMPTS)
         return Promotion(name, number, ctx.store.derived.previous(name), fence)
     behind = _epochs_behind(ctx, generation, fence, live)
@@ -174,9 +177,11 @@ def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
     if shown is not None and all(known.number != shown for known in ctx.generations(name)):
         raise OperatorError(
             f"the sink shows generation {shown} of projection {name!r}, which this catalog does not know",
-            hint=f"the catalog was restored, or another store uses this name; take over with tailrace rebuild {name}",
+            hint="the catalog was restored, or another store uses this name; "
+            f"take over with tailrace rebuild {name} --take-over",
         )
     _fence_in_sink(ctx, generation)
+    require_own_pointer(ctx, name, sink)
     _show_in_sink(ctx, generation, shown, attempts)
     return True
 
@@ -305,6 +310,7 @@ def _switch(ctx: ProjectionContext, generation: Generation, expected: int | None
     generation has not passed epoch ``level``."""
     name = generation.projection
     sink, target = ctx.sink(generation), ctx.target(generation)
+    require_own_pointer(ctx, name, sink)
     shown = sink.live(target.store, name)
     ctx.store.derived.promote(name, generation.number, expected, level)
     failpoints.hit("generation_promoted")

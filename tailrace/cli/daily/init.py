@@ -42,6 +42,13 @@ def init(
             show_default=False,
         ),
     ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Make slot and publication of another store this one's; that one is then refused.",
+        ),
+    ] = False,
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="3 when everything was prepared already.")
     ] = False,
@@ -51,7 +58,9 @@ def init(
     if example:
         write_starter(invocation, dry_run=dry_run)
         return 0
-    done = prepare(invocation, sources, dry_run=dry_run, events=events, ddl=ddl)
+    if take_over and not dry_run:
+        invocation.confirm("take slots and publications over from the store that they belong to")
+    done = prepare(invocation, sources, dry_run=dry_run, events=events, ddl=ddl, take_over=take_over)
     if any(preparation.blocking_findings for preparation in done):
         return OperatorError.exit_code
     if detailed_exitcode and not any(each.new or each.statements or each.trigger for each in done):
@@ -86,6 +95,7 @@ def prepare(
     dry_run: bool,
     events: bool,
     ddl: bool | None = None,
+    take_over: bool = False,
 ) -> list[Preparation]:
     """Prepare the named sources in turn, and print each. A dry run makes nothing, not even a store."""
     from tailrace.cdc.setup.prepare import prepare_source
@@ -98,7 +108,9 @@ def prepare(
             invocation.output.line(f"{word} the store: catalog {invocation.catalog_label}")
         done = []
         for name, settings in selected:
-            preparation = prepare_source(store, name, settings, dry_run=dry_run, events=events, ddl=ddl)
+            preparation = prepare_source(
+                store, name, settings, dry_run=dry_run, events=events, ddl=ddl, take_over=take_over
+            )
             _print(invocation, preparation, events=events, ddl=ddl)
             done.append(preparation)
     return done
@@ -130,6 +142,10 @@ def _print(invocation: Invocation, preparation: Preparation, *, events: bool, dd
     output.line(f"source {preparation.source}", style="bold")
     if events:
         output.line(f"  {would}install the tables of domain events (schema tailrace)")
+    if preparation.took_over is not None:
+        what = f"slot and publication {preparation.slot}"
+        former = f" from log {preparation.took_over}" if preparation.took_over else ""
+        output.line(f"  {would}take over {what}{former}", style="yellow")
     for statement in preparation.statements:
         output.line(f"  {would}run  {statement}")
     if preparation.trigger:
@@ -156,6 +172,7 @@ def as_document(preparation: Preparation) -> dict[str, object]:
         "publication": preparation.publication,
         "slot": preparation.slot,
         "statements": preparation.statements,
+        "took_over": preparation.took_over,
         "ddl_trigger": preparation.trigger,
         "new_topics": [topic.text for topic in preparation.new],
         "known_topics": [topic.text for topic in preparation.known],

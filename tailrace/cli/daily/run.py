@@ -14,6 +14,7 @@ from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of, st
 from tailrace.cli.projection.context import (
     MasterOption,
     StaleOption,
+    TakeOverOption,
     print_outcome,
     print_rebuilt,
     projection_context,
@@ -123,6 +124,7 @@ def rebuild(
         ),
     ] = None,
     stale_ok: StaleOption = False,
+    take_over: TakeOverOption = False,
     master: MasterOption = None,
 ) -> None:
     """Build a new generation of a projection from the log, and promote it."""
@@ -131,7 +133,7 @@ def rebuild(
     invocation = invocation_of(context)
     if promote or (promote is None and as_of is None and preview is None):
         invocation.confirm(f"replace the live generation of {name}")
-    with projection_context(invocation, f"rebuild {name}", master=master) as projections:
+    with projection_context(invocation, f"rebuild {name}", master=master, take_over=take_over) as projections:
         wanted = select_projections(invocation, projections, [name]).only()
         built = build.rebuild(
             projections, wanted, as_of=as_of, promote=promote, preview=preview, stale_ok=stale_ok

@@ -33,6 +33,11 @@ MasterOption = Annotated[
     ),
 ]
 
+TakeOverOption = Annotated[
+    bool,
+    typer.Option("--take-over", help="Replace or drop what another store of this name has in the sink."),
+]
+
 StaleOption = Annotated[
     bool, typer.Option("--stale-ok", help="Allow it although readers then see older data than now.")
 ]
@@ -40,13 +45,18 @@ StaleOption = Annotated[
 
 @contextmanager
 def projection_context(
-    invocation: Invocation, activity: str, *, lenient: bool = False, master: str | None = None
+    invocation: Invocation,
+    activity: str,
+    *,
+    lenient: bool = False,
+    master: str | None = None,
+    take_over: bool = False,
 ) -> Iterator[ProjectionContext]:
     """The context of projection work. Spark starts with the first computation, never before.
 
     Definitions that do not load are left out; ``broken`` says what is wrong with them, and ``select_projections`` which
     of them concern a command. ``lenient`` works without any definition, so that what is live can be changed while the
-    code is broken. ``master`` replaces that of the configuration.
+    code is broken. ``master`` replaces that of the configuration; ``take_over`` is that of the context.
     """
     from tailrace.projections.context import ProjectionContext
 
@@ -54,7 +64,9 @@ def projection_context(
     projections, broken = _definitions(invocation, lenient=lenient)
     with invocation.store() as store, invocation.output.progress(activity) as progress:
         report = Reporter(progress)
-        with ProjectionContext(store, settings, projections, broken=broken, report=report) as context:
+        with ProjectionContext(
+            store, settings, projections, broken=broken, report=report, take_over=take_over
+        ) as context:
             yield context
 
 

@@ -11,6 +11,7 @@ from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
 from tailrace.cli.projection.check import print_report
 from tailrace.cli.projection.context import (
     StaleOption,
+    TakeOverOption,
     include_inputs,
     note_broken,
     projection_context,
@@ -159,13 +160,14 @@ def promote(
         ),
     ] = None,
     stale_ok: StaleOption = False,
+    take_over: TakeOverOption = False,
 ) -> None:
     """Show a generation to readers, atomically."""
     from tailrace.projections.lifecycle.promote import promote
 
     invocation = invocation_of(context)
     invocation.confirm(f"change the live generation of {name}")
-    with projection_context(invocation, f"promote {name}", lenient=True) as projections:
+    with projection_context(invocation, f"promote {name}", lenient=True, take_over=take_over) as projections:
         done = promote(projections, name, generation, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
@@ -209,6 +211,7 @@ def gc(
     generation: Annotated[
         int | None, typer.Option("--generation", help="Drop this one, of one projection.", show_default=False)
     ] = None,
+    take_over: TakeOverOption = False,
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="3 when there was nothing to drop.")
     ] = False,
@@ -228,7 +231,7 @@ def gc(
         dropped.append(gone)
         _print_collected(invocation, gone)
 
-    with projection_context(invocation, "gc", lenient=True) as projections:
+    with projection_context(invocation, "gc", lenient=True, take_over=take_over) as projections:
         for name in names or ():
             projections.check_known(name)
         for name in names or projections.store.derived.projections():

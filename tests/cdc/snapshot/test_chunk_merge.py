@@ -118,7 +118,7 @@ class Loading:
                 return
             self.log |= {key: rows[key] for key in kept["_hash"].to_pylist()}
             floors = [each for each, _ in self.waiting.values()]
-            self.touched.forget(min([snapshot, *floors], key=lambda each: each.xmin))
+            self.touched.forget([snapshot, *floors])
 
 
 def load(server: Server, *, chunk_keys: int) -> tuple[Loading, int]:
@@ -197,5 +197,13 @@ def test_what_all_snapshots_see_is_forgotten() -> None:
     touched = TouchedKeys()
     for xid in (10, 20, 30):
         touched.observe(as_rows(Transaction(xid, [("u", xid, 1)])))
-    touched.forget(PgSnapshot(20, 31, frozenset({20})))
-    assert len(touched) == 2
+    touched.forget([PgSnapshot(20, 31, frozenset({20}))])
+    assert len(touched) == 1  # that of 20, which is not seen
+
+
+def test_a_transaction_that_stays_open_keeps_nothing_but_what_is_not_seen() -> None:
+    touched = TouchedKeys()
+    for xid in range(10, 1000):
+        touched.observe(as_rows(Transaction(xid, [("u", xid, 1)])))
+    touched.forget([PgSnapshot(9, 1000, frozenset({9})), PgSnapshot(9, 998, frozenset({9, 500}))])
+    assert len(touched) == 3  # 500, 998 and 999

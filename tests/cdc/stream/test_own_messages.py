@@ -9,10 +9,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, install_trigger, read_trigger
 from tailrace.cdc.recording.file import FRAME, Recording
+from tailrace.cdc.setup import events_schema
 from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.wire import authentic, ddl_message
 from tailrace.cdc.wire import pgoutput as pg
@@ -137,6 +139,34 @@ def test_the_trigger_is_believed_from_the_transaction_on_that_installs_it(
         assert capture.status.refused == ()
 
 
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_the_trigger_is_believed_in_savepoints_and_late_parts_of_a_large_transaction(
+    database: str, store_dir: Path, protocol: int
+) -> None:
+    execute(database, "CREATE TABLE people (id int PRIMARY KEY, name text)")
+    small = f"{database}?options=-c%20logical_decoding_work_mem%3D64kB"
+    site = Site.at(
+        store_dir, small, tables=("public.*",), protocol=protocol, queue_bytes=1 << 18, epoch_bytes=1 << 18
+    )
+    site.init(ddl=True)
+    insert = "INSERT INTO people (id, name) SELECT n, repeat('x', 200) FROM generate_series({}, {}) n"
+    with RunningCapture(site) as capture, psycopg.connect(database) as writer:
+        capture.catch_up()
+        for number in range(3):
+            writer.execute(sql.SQL(insert.format(5000 * number, 5000 * number + 4999)))
+            with writer.transaction():
+                writer.execute(sql.SQL(f"ALTER TABLE people ADD c{number} int DEFAULT {number}"))
+        writer.commit()
+        capture.catch_up()
+        assert capture.status.refused == ()
+        columns = capture.store.schemas(table("people"))[-1].columns
+        assert [(column.name, column.fill) for column in columns[2:]] == [
+            ("c0", "0"),
+            ("c1", "1"),
+            ("c2", "2"),
+        ]
+
+
 def test_a_schema_that_somebody_else_made_first_is_refused(
     database: str, store_dir: Path, hostile: str
 ) -> None:
@@ -157,6 +187,8 @@ def test_a_schema_that_somebody_else_made_first_is_refused(
         with pytest.raises(OperatorError, match=f"schema tailrace belongs to {role}"):
             install_trigger(connection, address)
         assert read_trigger(connection, address) is Trigger.ABSENT
+    with pytest.raises(OperatorError, match=f"schema tailrace belongs to {role}"):
+        events_schema.install(database)
     site = Site.at(store_dir, database, tables=("public.*",))
     site.init()
     with RunningCapture(site) as capture:

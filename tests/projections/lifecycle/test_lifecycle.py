@@ -666,6 +666,7 @@ def test_a_sink_that_is_not_of_this_log_is_refused(
         assert outcome.status == "failed"
         assert "generation 1 of projection 'totals', which this log did not build" in outcome.reason
         assert verify(ctx, "totals").equal
+        foreign.take_over = True
         taken = rebuild(foreign, "totals")
         assert taken.generation == 2 and verify(foreign, "totals").equal
         (failed,) = refresh(ctx)
