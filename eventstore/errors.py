@@ -152,3 +152,11 @@ class IncompleteTopic(TailraceError):
 
     reaction = Reaction.RETRY
     exit_code = 6
+
+
+def damaged_row(row: str, detail: str) -> IntegrityError:
+    """The error for a row of the catalog that cannot be what was written. ``row``: its table and primary key."""
+    return IntegrityError(
+        f"the catalog is damaged: {row}: {detail}",
+        hint="`tailrace log verify` says what else is wrong; restore the catalog from a backup",
+    )

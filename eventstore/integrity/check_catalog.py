@@ -187,6 +187,9 @@ def lineage(topic: Topic) -> Iterator[Finding]:
             origin = hash_chain.RewriteOrigin.from_json(row.origin)
             entries[origin.number] = (row, origin, hash_chain.entry_hash(origin, row._asdict()))
     for number, (row, origin, digest) in sorted(entries.items()):
+        if digest == book.hash and number != book.entries:
+            detail = f"{topic.name}: the chain ends with entry {number}; lineage says {book.entries}"
+            yield Finding(LogProblem.CHANGED, row.path, detail)
         follower = entries.get(number + 1)
         expected = book.hash if number == book.entries else follower[1].previous if follower else digest
         if digest != expected or number > book.entries:

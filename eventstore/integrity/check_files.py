@@ -97,6 +97,9 @@ def file_findings(storage: Storage, named: NamedPath) -> Iterator[Finding]:
         return
     if file_reader.checksum(data) != named.checksum:
         yield Finding(LogProblem.DAMAGED, named.path, _damage(data.size, named.bytes))
+    elif named.bytes is not None and data.size != named.bytes:
+        detail = f"it has {data.size} bytes, the catalog says {named.bytes}"
+        yield Finding(LogProblem.CHANGED, named.path, detail)
 
 
 def _damage(size: int, expected: int | None) -> str:
@@ -123,7 +126,7 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
             yield Finding(LogProblem.CHANGED, row.path, text)
         return
     rows = SourceRows(storage, ref, memory_bytes)
-    content, count, misplaced = Content(), 0, False
+    content, count, misplaced, last = Content(), 0, False, 0
     expected = segment.positions_of(ref.ranges)
     try:
         for piece in rows.all_rows():
@@ -137,10 +140,15 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
                 and bool(np.all((epochs >= row.first_epoch) & (epochs <= row.last_epoch)))
             )
             count += held
+            last = max(last, int(epochs.max(initial=0)))
+            lsns = piece["_lsn"].drop_null().to_numpy()
+            misplaced |= row.first_lsn is not None and not bool(
+                np.all((lsns >= row.first_lsn) & (lsns <= row.last_lsn))
+            )
     finally:
         rows.close()
-    if count != row.rows or misplaced:
-        text = f"{topic.name}: its rows have other offsets or epochs than the catalog says"
+    if count != row.rows or misplaced or last != row.last_epoch:
+        text = f"{topic.name}: its rows have other offsets, epochs or LSNs than the catalog says"
         yield Finding(LogProblem.CHANGED, row.path, text)
     elif row.content and content.text != row.content:
         text = f"{topic.name}: its rows are not those that were recorded when it was made"

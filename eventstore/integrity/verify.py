@@ -14,8 +14,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tailrace.eventstore.catalog import leases, terms
-from tailrace.eventstore.integrity import catalog_snapshot, check_catalog, check_files
+from sqlalchemy import select
+from sqlalchemy.exc import NoResultFound
+
+from tailrace.eventstore.catalog import leases, tables, terms
+from tailrace.eventstore.integrity import catalog_snapshot, check_catalog, check_files, check_rows
 from tailrace.eventstore.integrity.catalog_snapshot import CatalogSnapshot, NamedPath, Topic
 from tailrace.eventstore.integrity.findings import Finding, LogProblem, VerificationResult
 from tailrace.eventstore.log.log import Log
@@ -23,10 +26,11 @@ from tailrace.eventstore.metadata import archived
 from tailrace.eventstore.metadata.topics import head_epoch
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
-from tailrace.eventstore.storage.open import MARKER
+from tailrace.eventstore.storage.open import MARKER, read_marker
 
 Report = Callable[[str], None]
 # Files of derived steps, and what a storage writes to see whether it may.
+_UNREADABLE = (*check_rows.UNREADABLE, AssertionError, StopIteration, SystemError, NoResultFound)
 _OTHERS = re.compile(r"derived/[^/]+/\d+/\d+-[0-9a-f-]+\.(run|delta)\.parquet(\.partial)?|probe/[0-9a-f]+")
 
 
@@ -64,7 +68,26 @@ class _LogVerification:
         self._unregistered = 0
 
     def run(self) -> VerificationResult:
+        """Rows of the catalog by themselves come first: what cannot be read must not stop the verification, and is
+        all that it tells of when the rest rests on it."""
         listed = list(self._log.storage.list())
+        with self._log.catalog.read() as connection:
+            self._findings += check_rows.findings(connection)
+            log_id = connection.scalar(select(tables.log.c.log_id))
+        if self._log.storage.exists(MARKER) and read_marker(self._log.storage) != log_id:
+            detail = f"its log_id is not the one in {MARKER} beside the segments"
+            self._findings.append(Finding(LogProblem.CHANGED, "log: id 1", detail))
+        rows_are_wrong = bool(self._findings)
+        try:
+            return self._look(listed)
+        except _UNREADABLE:
+            if not rows_are_wrong:
+                raise
+        with self._log.catalog.read() as connection:
+            head = connection.execute(select(tables.log_head)).one_or_none()
+        return self._result(head.epoch if head else 0, head.hash if head else "", 0, 0)
+
+    def _look(self, listed: Collection[str]) -> VerificationResult:
         if not self._quick:
             self._blobs()
         with self._log.catalog.read() as connection:
@@ -77,20 +100,24 @@ class _LogVerification:
         if not self._topics:
             self._check_log(seen, listed)
         self._contents(seen, selected)
-        elsewhere = (
-            [each for topic in selected for each in self._archive_findings(topic)] if self._archives else []
-        )
+        self._findings = list(self._drop_removed(self._findings))
+        if self._archives:
+            self._findings += [each for topic in selected for each in self._archive_findings(topic)]
+        erased = sum(row.topic_id in {topic.id for topic in selected} for row in seen.redactions)
+        return self._result(seen.epoch, seen.hash, len(selected), erased)
+
+    def _result(self, epoch: int, digest: str, topics: int, redactions: int) -> VerificationResult:
         return VerificationResult(
             log_id=self._log.log_id,
-            epoch=seen.epoch,
-            hash=seen.hash,
-            topics=len(selected),
+            epoch=epoch,
+            hash=digest,
+            topics=topics,
             files=self._files,
             bytes=self._bytes,
             unregistered=self._unregistered,
             quick=self._quick,
-            redactions=sum(row.topic_id in {topic.id for topic in selected} for row in seen.redactions),
-            findings=(*self._drop_removed(self._findings), *elsewhere),
+            redactions=redactions,
+            findings=tuple(self._findings),
         )
 
     def _archive_findings(self, topic: Topic) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import HistoryGone, MissingFile
+from tailrace.eventstore.errors import HistoryGone, MissingFile, damaged_row
 from tailrace.eventstore.metadata import log_start, segment_index, state_runs, topics
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.model.position import Cut
@@ -64,18 +64,28 @@ class TopicReader:
     def segments(self, cut: Cut, after_epoch: int) -> list[SegmentRef]:
         """As ``Log.segments``."""
         refs: list[SegmentRef] = []
-        after = after_epoch
+        after, row = after_epoch, None
         while True:
             with self.catalog.read() as connection:
                 start = log_start.read(connection, self.topic_id)
                 if 0 < after < start.epoch or (cut.epoch and not start.has(self.topic, cut)):
                     raise log_start.history_gone(connection, self.storage, self.topic, start)
+                row = sum(start.whole) if after <= start.epoch else row
                 after = max(after, start.epoch)
                 if after >= cut.epoch:
                     return refs
-                page = segment_index.page(connection, self.topic, self.topic_id, cut, after)
+                page = segment_index.page(connection, self.topic, self.topic_id, cut, after, row)
+            self._require_end(start, cut, page)
             refs += page.refs
-            after = page.through
+            after, row = page.through, page.row
+
+    def _require_end(self, start: LogStart, cut: Cut, page: segment_index.Page) -> None:
+        """Raises IntegrityError when the last page up to the log's head does not end where the topic does."""
+        if page.row is not None and start.head == cut.epoch == page.through and page.row != start.rows:
+            detail = (
+                f"{self.topic} has {page.row} rows up to the log's head, and {start.rows} offsets were given"
+            )
+            raise damaged_row(f"topic_offsets: topic_id {self.topic_id}", detail)
 
     def state_segments(self, cut: Cut, *, every_row: bool) -> list[SegmentRef]:
         """As ``Log.state_segments``."""
@@ -122,22 +132,24 @@ class TopicReader:
         after = max(after_epoch, start.epoch)
         next_offsets: dict[int, int] = {}  # by partition, behind the rows that the caller has
         missing = ""
+        row = sum(start.whole) if after <= start.epoch else None
         while after < selection.cut.epoch:
             with self.catalog.read() as connection:
                 now = log_start.read(connection, self.topic_id)
                 if now.epoch > after:  # retention went on meanwhile
                     if not _has_rest(now, selection.offsets, next_offsets):
                         raise log_start.history_gone(connection, self.storage, self.topic, now)
-                    after = now.epoch
-                page = segment_index.page(connection, self.topic, self.topic_id, selection.cut, after)
+                    after, row = now.epoch, sum(now.whole)
+                page = segment_index.page(connection, self.topic, self.topic_id, selection.cut, after, row)
                 versions = {each.version: each for each in topics.schemas(connection, self.topic_id)}
+            self._require_end(now, selection.cut, page)
             for ref in page.refs:
                 if ref.path is not None and ref.path == missing:
                     self.storage.open(ref.path)  # named twice, so it is lost: raises
                 if all(next_offsets.get(r.partition, 0) >= r.first_offset + r.rows for r in ref.ranges):
                     continue
                 try:
-                    table = self._table(selection, ref, versions[ref.version])
+                    table = self._table(selection, ref, versions)
                 except MissingFile:
                     if ref.path is None:
                         raise
@@ -148,9 +160,13 @@ class TopicReader:
                 yield from selection.batches(_drop_known_rows(table, next_offsets), ref.version)
                 next_offsets.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
             else:
-                after = page.through
+                after, row = page.through, page.row
 
-    def _table(self, selection: Selection, ref: SegmentRef, version: TopicSchema) -> pa.Table:
+    def _table(self, selection: Selection, ref: SegmentRef, versions: Mapping[int, TopicSchema]) -> pa.Table:
+        version = versions.get(ref.version)
+        if version is None:
+            place = f"topic_schemas: topic_id {self.topic_id}, version {ref.version}"
+            raise damaged_row(place, f"it is missing, and rows of {self.topic} are of it")
         return segment.read_segment(
             self.storage, ref, version, selection.needed_columns, selection.partitions
         )
@@ -178,7 +194,7 @@ class TopicReader:
             versions = {each.version: each for each in topics.schemas(connection, self.topic_id)}
         for ref in state_runs.refs_at_start(runs, start):
             try:
-                table = self._table(selection, ref, versions[ref.version])
+                table = self._table(selection, ref, versions)
             except MissingFile as error:
                 raise self._missing_file_error(start, error) from None
             first = np.array(start.offsets, np.int64)[table["_partition"].to_numpy()]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection, select
 
 from tailrace.eventstore.catalog import tables
-from tailrace.eventstore.errors import HistoryGone, manual_page
+from tailrace.eventstore.errors import HistoryGone, damaged_row, manual_page
 from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.time import from_micros
@@ -24,11 +24,14 @@ from tailrace.eventstore.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """One topic's start; offsets by partition."""
+    """One topic's start; offsets by partition. ``head`` and ``rows``: the log's head in the same snapshot, and how many
+    rows the topic had got by then; -1 where the catalog was not asked."""
 
     epoch: int
     offsets: tuple[int, ...]
     whole: tuple[int, ...]
+    head: int = field(default=-1, compare=False)
+    rows: int = field(default=-1, compare=False)
 
     @property
     def compacted(self) -> bool:
@@ -50,9 +53,24 @@ def holds(cut: Cut, topic: TopicId, epoch: int) -> bool:
 
 def read(connection: Connection, topic_id: int) -> LogStart:
     table = tables.topic_offsets
-    query = select(table.c.start_epoch, table.c.log_starts, table.c.whole_from)
-    row = connection.execute(query.where(table.c.topic_id == topic_id)).one()
-    return LogStart(row.start_epoch, tuple(json.loads(row.log_starts)), tuple(json.loads(row.whole_from)))
+    head = select(tables.log_head.c.epoch).scalar_subquery()
+    query = select(table, head.label("head")).where(table.c.topic_id == topic_id)
+    row = connection.execute(query).one_or_none()
+    place = f"topic_offsets: topic_id {topic_id}"
+    if row is None or row.head is None:
+        raise damaged_row(place if row is None else "log_head: id 1", "it is missing")
+    try:
+        starts, whole, following = (
+            tuple(map(int, json.loads(text))) for text in (row.log_starts, row.whole_from, row.next_offsets)
+        )
+        known = all(0 <= a <= b <= c for a, b, c in zip(starts, whole, following, strict=True))
+    except (ValueError, TypeError):
+        raise damaged_row(place, "it cannot be read") from None
+    if not known:
+        raise damaged_row(place, "its offsets do not follow one another")
+    if bool(row.start_epoch) != any(whole):
+        raise damaged_row(place, "it has a start, or offsets that are gone, and not both")
+    return LogStart(row.start_epoch, starts, whole, row.head, sum(following))
 
 
 def moment(connection: Connection, storage: Storage, start: LogStart) -> datetime | None:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import damaged_row
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
@@ -82,36 +83,63 @@ def topics_text(topic_ids: Collection[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """References of consecutive epochs in order, complete up to and including epoch ``through``."""
+    """References of consecutive epochs in order, complete up to and including epoch ``through``. ``row``: how many rows
+    of the topic come before what follows; None where that is not known."""
 
     refs: list[SegmentRef]
     through: int
+    row: int | None
 
 
-def page(connection: Connection, topic: TopicId, topic_id: int, cut: Cut, after: int) -> Page:
-    """The next references of a topic after an epoch and up to the cut, their blobs inlined.
+def page(
+    connection: Connection, topic: TopicId, topic_id: int, cut: Cut, after: int, row: int | None = None
+) -> Page:
+    """The next references of a topic after an epoch and up to the cut, their blobs inlined. ``row``: that of the page
+    before, or of the topic's start.
 
-    Run inside one snapshot: sealing replaces blobs by files in one transaction, and never by less.
+    Run inside one snapshot: sealing replaces blobs by files in one transaction, and never by less. Raises
+    IntegrityError naming the catalog's row where rows of the topic are missing, or there twice.
     """
     files = _files(connection, topic_id, after, cut.epoch)
     blobs, through = _blob_rows(connection, topic_id, after, cut.epoch)
     # A sealed file is of a run of epochs with nothing else of the topic between: take it whole.
-    for row in files:
-        if row.first_epoch <= through:
-            through = max(through, min(row.last_epoch, cut.epoch))
-    found = [_file_entry(topic, row) for row in files if row.first_epoch <= through]
+    for file in files:
+        if file.first_epoch <= through:
+            through = max(through, min(file.last_epoch, cut.epoch))
+    found = [_file_entry(topic, file) for file in files if file.first_epoch <= through]
     found += _blob_entries(connection, topic, topic_id, blobs)
     below = cut.below_lsn.get(topic.source)
     inside = cut.epoch if below is None else cut.inside.get(topic.source, cut.epoch)
     refs = []
-    for entry in sorted(found, key=lambda entry: entry.first_row):
+    found.sort(key=lambda entry: entry.first_row)
+    following = _require_dense(topic, found, row)
+    for entry in found:
         first, last = max(entry.ref.first_epoch, after + 1), min(entry.ref.last_epoch, through, inside)
         cuts = below is not None and last == inside
         if first > last or (cuts and first == last and below is not None and entry.begins_at(below)):
             continue
         limit = below if cuts and below is not None and entry.reaches(below) else None
         refs.append(replace(entry.ref, first_epoch=first, last_epoch=last, below_lsn=limit))
-    return Page(refs, through)
+    return Page(refs, through, following)
+
+
+def _require_dense(topic: TopicId, entries: Sequence[_PageEntry], row: int | None) -> int | None:
+    """The row that comes behind the entries, which follow one another without a gap: in the topic's order, and in each
+    partition."""
+    offsets: dict[int, int] = {}
+    for entry in entries:
+        ref = entry.ref
+        place = f"segments: path {ref.path}" if ref.path is not None else f"epochs: epoch {ref.first_epoch}"
+        if ref.rows != sum(piece.rows for piece in ref.ranges):
+            raise damaged_row(place, f"its rows of {topic} are not those of its ranges")
+        broken = row is not None and entry.first_row != row
+        for piece in ref.ranges:
+            broken |= offsets.setdefault(piece.partition, piece.first_offset) != piece.first_offset
+            offsets[piece.partition] = piece.first_offset + piece.rows
+        if broken:
+            raise damaged_row(place, f"rows of {topic} before it are missing, or there twice")
+        row = entry.first_row + ref.rows
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +196,15 @@ def _file_entry(topic: TopicId, row: Row[*tuple[Any, ...]]) -> _PageEntry:
 
 
 def file_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
-    """All rows of a file, from its row of ``segments``."""
+    """All rows of a file, from its row of ``segments``. Raises IntegrityError when that cannot be read."""
+    try:
+        ranges = ranges_from_json(row.ranges)
+    except (ValueError, TypeError):
+        raise damaged_row(f"segments: path {row.path}", "its ranges cannot be read") from None
+    if "origin" in row._mapping and bool(row.origin) != row.sealed:
+        raise damaged_row(
+            f"segments: path {row.path}", "it is said to be sealed, or made of others, and not both"
+        )
     return SegmentRef(
         topic=topic,
         version=row.version,
@@ -176,7 +212,7 @@ def file_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
         last_epoch=row.last_epoch,
         rows=row.rows,
         bytes=row.bytes,
-        ranges=ranges_from_json(row.ranges),
+        ranges=ranges,
         path=row.path,
         sealed=row.sealed,
         checksum=row.checksum,
@@ -187,12 +223,17 @@ def _blob_entries(
     connection: Connection, topic: TopicId, topic_id: int, rows: Sequence[Row[*tuple[Any, ...]]]
 ) -> list[_PageEntry]:
     blobs = plain_blobs(connection, {row.append_id: row.epoch for row in rows})
-    return [
-        _blob_entry(topic, row.epoch, part, blobs[row.append_id])
-        for row in rows
-        for part in parts_from_json(row.parts)
-        if part.topic_id == topic_id
-    ]
+    found = []
+    for row in rows:
+        try:
+            parts = parts_from_json(row.parts)
+        except (ValueError, TypeError, IndexError):
+            raise damaged_row(f"epochs: epoch {row.epoch}", "its parts cannot be read") from None
+        blob = blobs[row.append_id]
+        if sum(part.length for part in parts) != len(blob):
+            raise damaged_row(f"epochs: epoch {row.epoch}", "its parts are not those of its blob")
+        found += [_blob_entry(topic, row.epoch, part, blob) for part in parts if part.topic_id == topic_id]
+    return found
 
 
 def _blob_entry(topic: TopicId, epoch: int, part: BlobPart, blob: bytes) -> _PageEntry:

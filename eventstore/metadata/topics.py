@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, or_, s
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import IncompleteTopic, IntegrityError, UsageError
+from tailrace.eventstore.errors import IncompleteTopic, IntegrityError, UsageError, damaged_row
 from tailrace.eventstore.metadata import load_progress, quarantine
 from tailrace.eventstore.model.info import EpochInfo, SourceState, TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
@@ -85,10 +85,19 @@ def topic_query() -> Select[*tuple[Any, ...]]:
 
 
 def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
+    """Raises IntegrityError when the row cannot be read."""
+    try:
+        topic, kind = TopicId.parse(row.name), TopicKind(row.kind)
+        partitioning = Partitioning.from_json(row.partitioning)
+        known = topic.source == row.source and bool(partitioning.incarnations)
+    except (ValueError, TypeError, UsageError):
+        known = False
+    if not known:
+        raise damaged_row(f"topics: id {row.id}", "it cannot be read")
     return TopicInfo(
-        id=TopicId.parse(row.name),
-        kind=TopicKind(row.kind),
-        partitioning=Partitioning.from_json(row.partitioning),
+        id=topic,
+        kind=kind,
+        partitioning=partitioning,
         version=row.version,
         complete_since=row.complete_since,
         reason=row.reason,
@@ -155,12 +164,24 @@ def offset_bounds(
 
 
 def schemas(connection: Connection, topic_id: int, until: int | None = None) -> list[TopicSchema]:
-    """A topic's versions, oldest first: all, or those that epochs up to ``until`` brought."""
+    """A topic's versions, oldest first: all, or those that epochs up to ``until`` brought. Raises
+    IntegrityError when one cannot be read."""
     table = tables.topic_schemas
-    query = select(table.c.definition).where(table.c.topic_id == topic_id).order_by(table.c.version)
+    query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.version)
     if until is not None:
         query = query.where(table.c.epoch <= until)
-    return [TopicSchema.from_json(text) for text in connection.scalars(query)]
+    return [_schema(row) for row in connection.execute(query)]
+
+
+def _schema(row: Row[*tuple[Any, ...]]) -> TopicSchema:
+    place = f"topic_schemas: topic_id {row.topic_id}, version {row.version}"
+    try:
+        schema = TopicSchema.from_json(row.definition)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise damaged_row(place, "its definition cannot be read") from None
+    if schema.version != row.version:
+        raise damaged_row(place, "its definition is of another version")
+    return schema
 
 
 def had_rows(catalog: Catalog, topic: TopicId) -> bool:

@@ -211,9 +211,12 @@ def pack_blob(parts: Sequence[pa.Buffer]) -> tuple[bytes, int]:
 
 def unpack_blob(data: bytes, plain_bytes: int, expected: str, place: str) -> bytes:
     """The parts of a blob end to end. Raises IntegrityError (naming ``place``) when the bytes are not those written."""
-    if checksum(data) != expected:
+    if checksum(data) != expected or plain_bytes < 0:
         raise damage_error(place)
-    return bytes(_ZSTD.decompress(data, plain_bytes, asbytes=True))
+    try:
+        return bytes(_ZSTD.decompress(data, plain_bytes, asbytes=True))
+    except (pa.ArrowException, OSError):  # it has another size
+        raise damage_error(place) from None
 
 
 def _read_inline(ref: SegmentRef, needed: set[str] | None) -> pa.Table:
