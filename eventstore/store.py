@@ -193,13 +193,15 @@ class Store(Log):
         *,
         quick: bool = False,
         archives: bool = False,
+        head: tuple[int, str] | None = None,
         report: Callable[[str], None] = lambda _: None,
     ) -> VerificationResult:
         """Look whether the log is what was written, beside whatever runs: every checksum, hash and sum, every file and
         place. ``quick``: not what is in files and blobs; ``archives``: also the files in archives (OperatorError or
-        TransientError when one is out of reach). Gives what was found, also when that is damage."""
+        TransientError when one is out of reach); ``head``: number and hash of an epoch that were kept elsewhere. Gives
+        what was found, also when that is damage."""
         wanted = [TopicId.of(topic) for topic in topics]
-        return verify(self, wanted, quick=quick, archives=archives, report=report)
+        return verify(self, wanted, quick=quick, archives=archives, head=head, report=report)
 
     def collect_orphans(self) -> int:
         """Remove files that no epoch names and no running writer can register any more. Gives their number."""

@@ -40,16 +40,29 @@ def verify(
     *,
     quick: bool = False,
     archives: bool = False,
+    head: tuple[int, str] | None = None,
     report: Report = lambda _: None,
 ) -> VerificationResult:
     """Look at the whole log, or at some topics alone. ``quick``: at the catalog and whether files are there, not at
-    what is in them. ``archives``: at what is archived, too. ``report`` gets what is under way. Raises UsageError for
+    what is in them. ``archives``: at what is archived, too. ``head``: the number and hash of an
+    epoch as they were kept elsewhere. ``report`` gets what is under way. Raises UsageError for
     an unknown topic, OperatorError or TransientError for an archive out of reach; what is wrong with the log is in the
     result."""
     for topic in topics:
         log.topic(topic)
     with leases.reader_lease(log.catalog, "log verify"):
-        return _LogVerification(log, frozenset(topics), quick, archives, report).run()
+        found = _LogVerification(log, frozenset(topics), quick, archives, report).run()
+        return replace(found, findings=(*found.findings, *_kept_head(log, head))) if head else found
+
+
+def _kept_head(log: Log, head: tuple[int, str]) -> Iterator[Finding]:
+    """Whether the log still has the epoch that somebody kept the hash of."""
+    number, digest = head
+    epochs = log.epochs(number - 1, 1)
+    if not epochs or epochs[0].epoch != number:
+        yield Finding(LogProblem.MISSING, f"epoch {number}", "its hash was kept, and it is not in the log")
+    elif epochs[0].hash != digest:
+        yield Finding(LogProblem.CHANGED, f"epoch {number}", "its hash is not the one that was kept")
 
 
 class _LogVerification:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import Invocation, invocation_of
-from tailrace.eventstore.errors import DifferenceFound, manual_page
+from tailrace.eventstore.errors import DifferenceFound, UsageError, manual_page
 from tailrace.terminal import count, size
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ def verify(
     archives: Annotated[
         bool, typer.Option("--archives", help="Also the files that retention put into archives.")
     ] = False,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            "--head", metavar="EPOCH:HASH", help="Also that this epoch, kept elsewhere, is unchanged."
+        ),
+    ] = None,
 ) -> int:
     """Check the log itself: every checksum, hash and sum, every file and offset. 4 when something is wrong.
 
@@ -33,10 +39,20 @@ def verify(
 
     invocation = invocation_of(context)
     selected = [TopicId.parse(topic) for topic in topics or ()]
+    kept = None if head is None else _parse_head(head)
     with invocation.store() as store, invocation.output.progress("verifying the log") as progress:
-        found = store.verify(selected, quick=quick, archives=archives, report=progress.say)
+        found = store.verify(selected, quick=quick, archives=archives, head=kept, report=progress.say)
     _print_findings(invocation, found)
     return 0 if found.clean else DifferenceFound.exit_code
+
+
+def _parse_head(text: str) -> tuple[int, str]:
+    epoch, _, digest = text.partition(":")
+    if not (epoch.isascii() and epoch.isdigit() and len(digest) == 64):
+        raise UsageError(
+            f"{text!r} is no head of a log", hint="write EPOCH:HASH, as `tailrace log verify` prints it"
+        )
+    return int(epoch), digest
 
 
 def _print_findings(invocation: Invocation, result: VerificationResult) -> None:
@@ -53,6 +69,7 @@ def _print_findings(invocation: Invocation, result: VerificationResult) -> None:
     if result.unregistered:
         checked += f"; {count(result.unregistered, 'file')} that no epoch names yet, or any more"
     output.line(f"up to epoch {result.epoch:,}: {checked}")
+    output.line(f"head {result.epoch}:{result.hash}")
     if result.redactions:
         output.line(
             f"{count(result.redactions, 'redaction')}: `tailrace log redactions` shows what was erased"

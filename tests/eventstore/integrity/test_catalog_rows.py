@@ -255,3 +255,14 @@ def test_readers_of_a_changed_catalog_get_the_same_rows_or_an_integrity_error(st
                         sql.execute(change, (value, wrong if moves else rowid))
     assert not missed, "\n" + "\n".join(missed)
     assert seen(store) == before
+
+
+@one_catalog
+def test_a_head_that_was_kept_elsewhere_is_compared(store: Store) -> None:
+    kept = [(epoch.epoch, epoch.hash) for epoch in store.epochs()]
+    for head in (kept[0], kept[-1]):
+        assert store.verify(quick=True, head=head).findings == ()
+    number, digest = kept[3]
+    for other in ((number, "0" * 64), (number + 1, digest), (len(kept) + 1, digest)):
+        (found,) = store.verify(quick=True, head=other).findings
+        assert found.place == f"epoch {other[0]}"

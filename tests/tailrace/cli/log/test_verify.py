@@ -28,6 +28,10 @@ def test_it_says_what_it_looked_at_names_what_is_wrong_and_exits_with_4(project:
     clean = project.ok("log", "verify").out.splitlines()
     assert clean[0].startswith("up to epoch 6: 2 topics, ")
     assert clean[-1] == "the log is what was written"
+    assert clean[1] == f"head 6:{head.hash}"
+    project.ok("log", "verify", "--quick", "--head", f"6:{head.hash}")
+    assert project.run("log", "verify", "--quick", "--head", f"6:{'0' * 64}").code == 4
+    assert project.run("log", "verify", "--head", "6").code == 2
     (document,) = project.ok("log", "verify", "--json").documents
     assert document["clean"]
     assert (document["epoch"], document["hash"]) == (6, head.hash)
