@@ -112,7 +112,7 @@ def page(
     inside = cut.epoch if below is None else cut.inside.get(topic.source, cut.epoch)
     refs = []
     found.sort(key=lambda entry: entry.first_row)
-    following = _require_dense(topic, found, row)
+    following = _require_dense(topic, found, row, after)
     for entry in found:
         first, last = max(entry.ref.first_epoch, after + 1), min(entry.ref.last_epoch, through, inside)
         cuts = below is not None and last == inside
@@ -123,10 +123,14 @@ def page(
     return Page(refs, through, following)
 
 
-def _require_dense(topic: TopicId, entries: Sequence[_PageEntry], row: int | None) -> int | None:
+def _require_dense(topic: TopicId, entries: Sequence[_PageEntry], row: int | None, after: int) -> int | None:
     """The row that comes behind the entries, which follow one another without a gap: in the topic's order, and in each
     partition."""
     offsets: dict[int, int] = {}
+    if row is not None and entries and entries[0].ref.first_epoch <= after:
+        row = min(
+            row, entries[0].first_row
+        )  # a file that was made since, also of rows that a page before had
     for entry in entries:
         ref = entry.ref
         place = f"segments: path {ref.path}" if ref.path is not None else f"epochs: epoch {ref.first_epoch}"
