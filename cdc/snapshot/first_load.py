@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from psycopg import Connection
 
@@ -25,7 +25,7 @@ from tailrace.cdc.postgres.slot import (
 from tailrace.cdc.snapshot.load import LoadResult, LoadTarget, SnapshotLoad
 from tailrace.cdc.status import CapturePhase
 from tailrace.cdc.topics import Topics
-from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.model.info import SourceState
@@ -56,6 +56,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
         _drop_unfinished(task, state, control)
         replication = connect_replication(address, f"tailrace {state.slot}")
         sessions.append(replication.backend_pid)
+        exported: ExportedSnapshot | None = None
         try:
             exported = create_exported(
                 replication, state.slot, address, waiting=transaction_wait(task, control)
@@ -71,6 +72,11 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
             load = SnapshotLoad(task, exported, state.publication, target, tick)
             wanted = _published_topics(topics, publication)
             loaded = load.run(wanted, events_table(publication))
+        except TailraceError:
+            replication.finish()
+            if exported is not None:
+                _drop_made(control, exported, address)
+            raise
         finally:
             replication.finish()
         require_slot_unmoved(control, exported, address)
@@ -159,6 +165,14 @@ def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[
             hint="wait for it, or end it: SELECT pid FROM pg_locks WHERE locktype = 'advisory'",
         )
     yield
+
+
+def _drop_made(control: Connection[Row], exported: ExportedSnapshot, address: Address) -> None:
+    """Drop the slot of a load that failed, if we can: where nothing marks it, only this process knows whose it is."""
+    with suppress(TailraceError):
+        slot = read_slot(control, exported.slot, address)
+        if slot is not None and slot.confirmed_flush == exported.consistent_point:
+            drop_slot(control, exported.slot, address)
 
 
 def _drop_unfinished(task: Task, state: SourceState, control: Connection[Row]) -> None:
