@@ -185,8 +185,8 @@ def test_errors_of_events_keys_and_messages_do_not_quote_them(ordered: type[Base
         with pytest.raises(TailraceError) as raised:
             action()
         assert has_mark(str(raised.value)) == shown, f"{name}: {raised.value}"
-    failed = f'{{"v": 1, "changed": "failed", "command": "ALTER", "error": "invalid value \\"{MARK}\\""}}'
-    for content in (failed, f'{{"v": 1, "changed": "{MARK}", "command": ""}}'):
+    failed = f'{{"v": 2, "changed": "failed", "command": "ALTER", "error": "invalid value \\"{MARK}\\""}}'
+    for content in (failed, f'{{"v": 2, "changed": "{MARK}", "command": ""}}'):
         assert_reported(parse(content.encode()).error, shown, of=content)
 
 
