@@ -145,10 +145,11 @@ def _topic(row: AnyRow, known: _Known) -> None:
         _require(row.complete_since is None, "it is complete, and incomplete has an open interval of it")
         _require(row.reason == open_ones[0].reason, "its reason is not that of its interval in incomplete")
     else:
+        # A topic that was complete may be read again: it is complete since then, and nothing was unknown before.
         since = max((each.to_epoch for each in intervals), default=0)
+        known_since = row.complete_since is not None and since <= row.complete_since <= known.head
         _require(
-            row.complete_since == since and row.reason == "",
-            "it is not complete since its last interval's end",
+            known_since and row.reason == "", "it is complete since an epoch in an interval of incomplete"
         )
 
 
