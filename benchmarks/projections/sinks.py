@@ -194,7 +194,7 @@ def redis_servers() -> list[type[RedisServer]]:
 
 @contextmanager
 def redis(kind: type[RedisServer], rows: Rows, format: RedisFormat) -> Iterator[Bench]:
-    with kind() as server:
+    with kind(settings={"requirepass": ""}) as server:
         sink = RedisSink(
             RedisCache("cache", format=format), SinkSettings(kind="redis", url=SecretStr(server.url))
         )
