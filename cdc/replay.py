@@ -143,6 +143,8 @@ class _Replay:
         if block is None:
             return
         decoded = self._decode(block)
+        if not block.transactions:
+            return
         named = [(rows.topic, rows.version) for rows in decoded.rows]
         named += [(file.topic, file.version) for file in self._files]
         info = self._writer.append(

@@ -129,6 +129,8 @@ class Appender:
     def _append(self, block: FrameBlock) -> None:
         decoded = self._decode(block)
         self._collect(decoded)
+        if not block.transactions:
+            return
         pending, output = self._pending, LoadOutput()
         rows = [part for part in decoded.rows if self._state(part.topic) is TopicState.LIVE]
         for load in self._loads:

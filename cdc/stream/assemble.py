@@ -8,8 +8,9 @@ A table of (state, message) on three states:
               kept, for the server sends them once per connection; everything else is dropped
 
 Blocks hold whole transactions. The exception is a transaction larger than a block may be: ``spill`` hands out the part
-of it that has come, to be written to files that are registered at its commit. Only tags, Begin and Commit are parsed
-here; ``tailrace.cdc.columnar.decode`` does the rest.
+of it that has come, to be written to files that are registered at its commit. Relation and Type messages outside of
+kept transactions are as many as the source has tables: when they reach a block's size they are cut too, as a block
+of no transaction. Only tags, Begin and Commit are parsed here; ``tailrace.cdc.columnar.decode`` does the rest.
 
 ``feed`` takes one message and is the rule; ``take`` takes many frames at once, the frequent ones by a kernel.
 """
@@ -231,7 +232,9 @@ class Assembler:
 
     @property
     def full(self) -> bool:
-        """The whole transactions gathered reach the size of an epoch: cut now."""
+        """The whole transactions gathered, or Relation messages behind them, reach the size of an epoch: cut now."""
+        if self._has_many_relations:
+            return True
         if not self._transactions:
             return False
         return (
@@ -248,6 +251,11 @@ class Assembler:
         return self._beyond_limit
 
     @property
+    def _has_many_relations(self) -> bool:
+        """Outside of kept transactions nothing else is gathered."""
+        return self._state is not AssemblyState.OPEN and self._size >= self._bytes_limit
+
+    @property
     def _beyond_limit(self) -> bool:
         return (
             self._size >= self._bytes_limit
@@ -256,10 +264,14 @@ class Assembler:
         )
 
     def cut(self) -> FrameBlock | None:
-        """Hand out all whole transactions; None when there is none. What is open stays."""
-        if not self._transactions:
+        """Hand out all whole transactions, and Relation messages behind them; None when there is none and these are
+        few. What is open stays."""
+        if not (self._transactions or self._has_many_relations):
             return None
-        data, ends = self._split(self._whole_bytes, self._whole_messages)
+        if self._state is AssemblyState.OPEN:
+            data, ends = self._split(self._whole_bytes, self._whole_messages)
+        else:
+            data, ends = self._split(self._size, self._messages)
         block = FrameBlock(
             data=data,
             ends=ends,

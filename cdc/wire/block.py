@@ -27,7 +27,7 @@ class FrameBlock(Block):
 
     ``commit_lsn``, ``end_lsn`` and ``commit_ts`` (UTC) are those of the last transaction. ``continues`` is the
     transaction id whose first part was handed out by ``spill``; its rest comes first in this block, without a Begin.
-    Relation and Type messages may stand outside of transactions.
+    Relation and Type messages may stand outside of transactions; many of them are a block of no transaction.
     """
 
     transactions: int

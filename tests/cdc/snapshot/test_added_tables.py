@@ -24,7 +24,7 @@ from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.settings import SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
-from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, trigger_message
+from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, encode, trigger_message
 from tests.support.capturing import rows
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -113,6 +113,18 @@ def test_rows_since_the_point_follow_the_loaded_ones(added: AddedTable) -> None:
     added.finish_load(before + 1)
     added.appender.take(None)
     assert added.complete() and added.ids() == [2]
+
+
+def test_many_relations_in_front_of_a_transaction_make_no_epoch_of_their_own(added: AddedTable) -> None:
+    added.assembler = Assembler(1, HUGE, 0)
+    head = added.store.source(SOURCE)
+    added.stream.frames.append(encode(OTHER.relation))
+    added.append()
+    assert added.assembler.pending_bytes == 0 and added.store.source(SOURCE) == head
+    added.assembler = Assembler(HUGE, HUGE, 0)
+    added.stream.transaction(pg.Insert(501, (b"1",)))
+    added.append()
+    assert [row["key"]["id"] for row in rows(added.store, OTHER.topic)] == [1]
 
 
 def test_a_load_is_not_completed_inside_a_transaction(added: AddedTable) -> None:

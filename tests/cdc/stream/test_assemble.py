@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.stream.assemble import TRANSITIONS, Action, Assembler, AssemblyState
+from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.replication import moment
 from tailrace.eventstore.errors import ProtocolError
-from tests.cdc.messages import HUGE, encode
+from tests.cdc.messages import HUGE, KEYED, decoder, encode
 
 RELATION = pg.Relation(1, "public", "t", "d", (pg.RelationColumn("id", 23, -1, True),))
 OF_EACH_KIND: dict[str, pg.PgOutput] = {
@@ -242,6 +244,45 @@ def test_relations_of_a_dropped_transaction_are_kept_for_the_next() -> None:
     assert block is not None
     assert [chr(frame[0]) for frame in split(block)] == ["R", "Y", "B", "I", "C"]
     assert block.changes == 1
+
+
+@pytest.mark.parametrize("state", [AssemblyState.IDLE, AssemblyState.SKIPPING])
+@pytest.mark.parametrize("queue_bytes", [1024, 4096])
+def test_reading_goes_on_however_many_relations_come_in_front_of_a_row(
+    state: AssemblyState, queue_bytes: int
+) -> None:
+    """They are handed over as a block of no transaction. Nobody waits for a commit that may never fit."""
+    skipped, epoch_bytes, tables = state is AssemblyState.SKIPPING, 1024, 500
+    assembler = Assembler(epoch_bytes, HUGE, skip_through=200 if skipped else 0)
+    announced = [replace(KEYED.relation, relid=1000 + number, table=f"t{number}") for number in range(tables)]
+    row = pg.Insert(KEYED.relid, (b"1", b"x", pg.Absent.NULL))
+    messages: list[pg.PgOutput] = [pg.Begin(200, 2, 7)] if skipped else []
+    messages += [KEYED.relation, *announced]
+    if skipped:
+        messages += [row, pg.Commit(200, 210, 2)]
+    messages += [pg.Begin(300, 3, 8), row, pg.Commit(300, 310, 3)]
+    handover, decoding = Handover(queue_bytes), decoder(KEYED)
+    decoded, frames = [], []
+    try:
+        for message in messages:
+            assert not handover.is_full(assembler.pending_bytes)
+            due = assembler.feed(encode(message))
+            while due and (block := assembler.cut()) is not None:
+                handover.put(block)
+            while (item := handover.get(0)) is not None:
+                assert isinstance(item, FrameBlock)
+                frames += split(item)
+                decoded.append(decoding.decode(item))
+                handover.task_done(0)
+    finally:
+        handover.release()
+    last = assembler.cut()
+    assert last is not None and last.transactions == 1
+    (rows,) = decoding.decode(last).rows
+    assert rows.rows.num_rows == 1
+    frames += split(last)
+    assert sorted(frames) == sorted(encode(each) for each in [KEYED.relation, *announced, *messages[-3:]])
+    assert decoded and not any(each.rows or each.changes for each in decoded)
 
 
 def test_messages_outside_transactions_are_counted_and_dropped() -> None:
