@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import OperatorError, TransientError
@@ -10,6 +10,7 @@ from tailrace.eventstore.model.position import format_lsn
 
 if TYPE_CHECKING:
     from tailrace.cdc.postgres.progress import Ladder
+    from tailrace.eventstore.metadata.refused_messages import RefusedMessages
     from tailrace.eventstore.model.info import SourceState
     from tailrace.eventstore.settings import SourceSettings
     from tailrace.eventstore.store import Store
@@ -20,7 +21,8 @@ ANSWER_SECONDS = 3  # a source that is down must not hold up what is said of the
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
     """One source: what is in the log, and what the server still has for it (None: out of reach). ``slow`` is who holds
-    it up, "" when nobody does; ``slot_lost_in_seconds`` is None where the server sets no limit."""
+    it up, "" when nobody does; ``slot_lost_in_seconds`` is None where the server sets no limit. ``refused``: logical
+    messages with a prefix of ours that were not believed."""
 
     name: str
     state: str
@@ -31,10 +33,18 @@ class SourceStatus:
     ladder: Ladder | None = None
     slow: str = ""
     slot_lost_in_seconds: float | None = None
+    refused: tuple[RefusedMessages, ...] = ()
 
 
 def source_status(store: Store, name: str, settings: SourceSettings) -> SourceStatus:
     """``name`` as the catalog knows it, beside the server's own position."""
+    from tailrace.eventstore.metadata.refused_messages import refused_messages
+
+    refused = tuple(refused_messages(store.catalog, name))
+    return replace(_position_status(store, name, settings), refused=refused)
+
+
+def _position_status(store: Store, name: str, settings: SourceSettings) -> SourceStatus:
     topics = store.topics(name)
     incomplete = sum(topic.complete_since is None for topic in topics)
     known = store.source(name)

@@ -27,6 +27,7 @@ from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.metadata import refused_messages
 from tailrace.eventstore.model.epoch import EpochBatch, QuarantinedTopic, TopicRows, UndecodedFrames
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PreparedSegment
@@ -205,6 +206,7 @@ class Appender:
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         block, refused = self._own_messages.filter(block)
         self._progress.add_refused(refused, quiet=MARKS)
+        refused_messages.add(self._store.catalog, self._writer.state.name, refused)
         if self._recorder is not None:
             self._recorder.block(block)
         decoded = self._decoder.decode_or_quarantine(block)

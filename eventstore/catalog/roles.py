@@ -57,6 +57,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "load_ranges": "INSERT, UPDATE, DELETE",
         "set_aside": "INSERT, UPDATE, DELETE",
         "kept_frames": "INSERT, DELETE",
+        "refused": "INSERT, UPDATE",
         "log_head": "UPDATE",
         "epochs": "INSERT",
         "blobs": "INSERT",

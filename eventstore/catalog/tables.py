@@ -23,9 +23,9 @@ from sqlalchemy import (
 )
 
 # The Alembic revision this code reads and writes, known here so that opening a store does not import Alembic.
-REVISION = "0001"
-# The oldest one that this code can work with: later ones only took away what older code used.
-LEAST = FIRST = "0001"
+REVISION = "0002"
+# The oldest one that this code can work with, and the first that there ever was.
+LEAST, FIRST = "0002", "0001"
 
 metadata = MetaData(
     naming_convention={
@@ -204,6 +204,17 @@ kept_frames = Table(
     Column("checksum", Text, nullable=False),
     Column("path", Text),  # of a file in the segments folder; null: in ``data``
     Column("data", LargeBinary),
+)
+
+# Logical messages with a prefix of ours that were not ours, by what they claimed to be: counted as they arrive, so one
+# that is sent again counts again.
+refused = Table(
+    "refused",
+    metadata,
+    Column("source", Text, ForeignKey("sources.name"), primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
 )
 
 epochs = Table(

@@ -71,6 +71,8 @@ def before(project: Project) -> Project:
     own_sink.write_text(text)
     project.module("service", SERVICE)
     project.environment["SHOP_DSN"] = "postgresql://nobody@127.0.0.1:1/nowhere"  # what was captured is gone
+    assert "tailrace store upgrade says" in " ".join(project.run("status").err.split())
+    project.ok("store", "upgrade")
     return project
 
 

@@ -81,6 +81,10 @@ def status(context: typer.Context) -> None:
             "spilled",
         )
         output.table(columns, [_ladder_row(source, ladder) for source, ladder in ladders])
+    refused = [(s.name, each.kind, each.number, when(each.last_at)) for s in sources for each in s.refused]
+    if refused:
+        output.line("")
+        output.table(("source", "not believed, without effect", "messages", "the last at"), refused)
     if quarantine:
         output.line("")
         _print_quarantine(invocation, quarantine)

@@ -19,6 +19,7 @@ from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.wire import authentic, ddl_message
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.metadata.refused_messages import refused_messages
 from tests.cdc.messages import KEYED, Stream, trigger_message
 from tests.support.capturing import RunningCapture, Site, execute, query, rows, table
 
@@ -102,6 +103,8 @@ def test_forged_messages_neither_stop_the_stream_nor_change_values_nor_lift_a_po
             "marks of loads that are not this session's": 2,
             "messages with a prefix of Tailrace's": 1,
         }
+        kept = refused_messages(capture.store.catalog, table("people").source)
+        assert {each.kind: each.number for each in kept} == dict(capture.status.refused)
         assert sum("not believed" in message for message in capture.status.messages) == 2
         execute(database, "ALTER TABLE people RENAME email TO contact")
         execute(database, f"INSERT INTO people VALUES (3, 'Eve', '{WORD}')")  # noqa: S608

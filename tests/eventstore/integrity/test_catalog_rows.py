@@ -39,6 +39,7 @@ NOT_READ = {
     "load_ranges": WORK,
     "set_aside": WORK,
     "kept_frames": WORK,
+    "refused": WORK,
     "archiving": WORK,
     "retired": "files that no reader gets",
     "moved": "opening is refused, or the marker of the segments refuses it",
