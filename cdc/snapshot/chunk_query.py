@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +23,8 @@ from tailrace.eventstore.model.schema import Column
 
 Row = tuple[object, ...]
 _SAMPLE_ROWS = 1000
+CHUNK_BYTES = 16 << 20  # of texts, wanted; about what becomes one file
+_CHUNK_BYTES_MAX = 2 * CHUNK_BYTES
 _LOCK_TRIES = 3
 
 # The key's columns as its index has them: in another order the server would sort the table for every chunk.
@@ -112,6 +114,15 @@ class ChunkBounds:
         return CopyUnit(table, *table.label, " AND ".join(conditions), order, only=table.kind != "p")
 
 
+class ChunkTooLarge(Exception):
+    """A chunk has too many bytes for its rows are larger than those before. About ``rows`` of them make a chunk. The
+    connection is in the middle of a COPY and of no more use: cancelling could hit the statement after it."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(f"{rows} rows make a chunk")
+        self.rows = rows
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkRows:
     """Rows as texts per column, and what the transaction that read them sees."""
@@ -196,7 +207,7 @@ def chunk(
     """Read a piece of a table inside a transaction that is left open: ``commit_mark`` ends it, anything else undoes it.
 
     The lock comes before the snapshot, so that no TRUNCATE or ALTER TABLE lies between them, and is held up to the
-    mark. Raises TableChanged when it is not to be had, or the table is another one now.
+    mark. Raises TableChanged when it is not to be had, or the table is another one now; ChunkTooLarge.
     """
     doing = f"reading table {'.'.join(label)}"
     try:
@@ -212,7 +223,10 @@ def chunk(
         _use_operators(connection, address, keyset)
         columns = [column.name for column in keyset.table.columns]
         unit = piece.unit(keyset)
-        parts = read_with_fallback(lambda form: list(copy_chunks(connection, address, unit, columns, form)))
+        most = len(piece.keys) or piece.limit
+        parts = read_with_fallback(
+            lambda form: _read_bounded(copy_chunks(connection, address, unit, columns, form), most)
+        )
         empty = pa.array([], pa.large_string())
         texts = [
             pa.concat_arrays([part[at] for part in parts]) if parts else empty for at in range(len(columns))
@@ -222,6 +236,19 @@ def chunk(
         status = connection.info.transaction_status
         if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):  # else it is of no more use
             connection.execute("ROLLBACK")
+
+
+def _read_bounded(parts: Generator[list[pa.Array]], most: int) -> list[list[pa.Array]]:
+    """The parts of a chunk of ``most`` rows. Raises ChunkTooLarge; a single row may have any size."""
+    found, rows, size = [], 0, 0
+    with closing(parts):
+        for part in parts:
+            found.append(part)
+            rows += len(part[0])
+            size += sum(cells.nbytes for cells in part)
+            if size > _CHUNK_BYTES_MAX and rows < most:
+                raise ChunkTooLarge(max(1, rows * CHUNK_BYTES // size))
+    return found
 
 
 def _use_operators(connection: Connection[Row], address: Address, keyset: KeyedTable) -> None:

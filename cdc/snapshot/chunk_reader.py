@@ -15,8 +15,10 @@ from tailrace.cdc.context import Stopped, Task
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.snapshot.chunk_apply import CHUNK_PREFIX, ChunkApplier, ChunkedTopic, PendingMark
 from tailrace.cdc.snapshot.chunk_query import (
+    CHUNK_BYTES,
     ChunkBounds,
     ChunkRows,
+    ChunkTooLarge,
     KeyedTable,
     chunk,
     commit_mark,
@@ -30,7 +32,6 @@ from tailrace.eventstore.model.epoch import KeyTexts, LoadStep
 
 Row = tuple[object, ...]
 
-_CHUNK_BYTES = 16 << 20  # of texts; about what becomes one file
 _FIRST_ROWS = 1000  # until it is known how large rows are
 _GROWTH = 4
 _KEYS_PER_CHUNK = 500
@@ -61,21 +62,32 @@ class ChunkReader:
         self._halts = (halt, task.stop)
         self._label: tuple[str, str] | None = None
         self._rows = min(_FIRST_ROWS, task.settings.load_chunk_rows)
+        self._connection: Connection[Row] | None = None
 
     @property
     def _halted(self) -> bool:
         return any(event.is_set() for event in self._halts)
 
     def read(self, todo: deque[int]) -> None:
-        with closing(open_session(self._address)) as connection:
+        with closing(self):
             while not self._halted:
                 try:
                     number = todo.popleft()
                 except IndexError:
                     return
-                self._read_range(connection, number)
+                self._read_range(number)
 
-    def _read_range(self, connection: Connection[Row], number: int) -> None:
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _connect(self) -> Connection[Row]:
+        if self._connection is None:
+            self._connection = open_session(self._address)
+        return self._connection
+
+    def _read_range(self, number: int) -> None:
         here = self._topic.ranges[number]
         previous: PendingMark | None = None
         after, done = here.after, False
@@ -84,19 +96,22 @@ class ChunkReader:
                 raise Stopped
             piece = ChunkBounds(after, here.upto, self._rows)
             try:
-                previous, after, done = self._read_chunk(connection, number, piece, previous)
+                previous, after, done = self._read_chunk(number, piece, previous)
+            except ChunkTooLarge as large:
+                self._rows = large.rows
+                self.close()
             except _EarlierChunkDropped:
                 previous = None
                 now = self._topic.ranges[number]
                 after, done = now.after, now.done
         if previous is not None and not previous.wait(*self._halts):
-            self._read_range(connection, number)
+            self._read_range(number)
 
     def _read_chunk(
-        self, connection: Connection[Row], number: int, piece: ChunkBounds, previous: PendingMark | None
+        self, number: int, piece: ChunkBounds, previous: PendingMark | None
     ) -> tuple[PendingMark, KeyTexts | None, bool]:
-        """Raises _EarlierChunkDropped."""
-        mark = self._applier.new_mark(self._topic)
+        """Raises _EarlierChunkDropped, ChunkTooLarge."""
+        connection, mark = self._connect(), self._applier.new_mark(self._topic)
         with self._open_chunk(connection, mark, piece) as (keyset, found):
             last = keyset.texts_of(found.texts, found.rows - 1) if found.rows else piece.after
             done = found.rows < piece.limit
@@ -109,13 +124,20 @@ class ChunkReader:
 
     def read_keys(self, keys: Sequence[KeyTexts]) -> None:
         """Read rows by key; the stream deletes those that are gone."""
-        with closing(open_session(self._address)) as connection:
-            for start in range(0, len(keys), _KEYS_PER_CHUNK):
-                piece = ChunkBounds(keys=tuple(keys[start : start + _KEYS_PER_CHUNK]))
-                mark = self._applier.new_mark(self._topic)
-                with self._open_chunk(connection, mark, piece):
-                    self._commit(connection, mark)
+        start, most = 0, _KEYS_PER_CHUNK
+        with closing(self):
+            while start < len(keys):
+                piece = ChunkBounds(keys=tuple(keys[start : start + most]))
+                connection, mark = self._connect(), self._applier.new_mark(self._topic)
+                try:
+                    with self._open_chunk(connection, mark, piece):
+                        self._commit(connection, mark)
+                except ChunkTooLarge as large:
+                    most = large.rows
+                    self.close()
+                    continue
                 mark.wait(*self._halts)
+                start += len(piece.keys)
 
     @contextmanager
     def _open_chunk(
@@ -152,7 +174,7 @@ class ChunkReader:
 
     def _learn(self, rows: ChunkRows) -> None:
         """How many rows the next chunk may have."""
-        fitting = _CHUNK_BYTES * max(rows.rows, 1) // max(rows.bytes, 1)
+        fitting = CHUNK_BYTES * max(rows.rows, 1) // max(rows.bytes, 1)
         most = self._task.settings.load_chunk_rows
         self._rows = max(1, min(fitting, _GROWTH * self._rows, most))
 

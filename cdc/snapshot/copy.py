@@ -8,7 +8,7 @@ TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, a table they touched in be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -229,7 +229,7 @@ def copy_chunks(
     unit: CopyUnit,
     columns: Sequence[str],
     form: CopyForm = CopyForm.TEXT,
-) -> Iterator[list[pa.Array]]:
+) -> Generator[list[pa.Array]]:
     """The unit's rows, chunk by chunk: per column an array of texts, null for NULL. Inside a transaction.
 
     Raises RowTooLarge for a row that the server cannot send in this form; the transaction goes on, and the rows may be

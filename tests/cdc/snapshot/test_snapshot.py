@@ -8,8 +8,9 @@ import random
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -17,7 +18,9 @@ import pytest
 from psycopg import sql
 
 from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.connect import Address
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
+from tailrace.cdc.snapshot.chunk_query import ChunkBounds, ChunkTooLarge, chunk, open_session
 from tailrace.cdc.stream.requests import SNAPSHOT
 from tailrace.cli.progress import Pace, Reporter
 from tailrace.cli.source.snapshot import report_rows_read
@@ -37,6 +40,7 @@ from tests.support.capturing import (
     assert_equals_source,
     assert_sound,
     execute,
+    query,
     rows,
     table,
     wait_until,
@@ -182,6 +186,48 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
             assert chunk_rows(store) == ROWS, "chunks that were in the log were read again"
             assert_equals_source(site)
         assert_sound(store)
+
+
+LARGE_ROWS = (
+    "CREATE TABLE public.grown (id int PRIMARY KEY, v text)",
+    "INSERT INTO public.grown SELECT g, 'x' FROM generate_series(1, 1500) g",
+    "INSERT INTO public.grown SELECT g, repeat('x', 4000000) FROM generate_series(1501, 1510) g",
+)
+
+
+def test_a_chunk_is_given_up_when_it_has_too_many_bytes(database: str) -> None:
+    """Whoever writes to a table decides how large its next rows are."""
+    execute(database, *LARGE_ROWS, "CREATE PUBLICATION pub FOR TABLE grown")
+    address = Address.parse(database)
+    relid, label = (
+        int(str(query(database, "SELECT 'grown'::regclass::oid::bigint")[0][0])),
+        ("public", "grown"),
+    )
+    keys = tuple((str(number),) for number in range(1490, 1600))
+    with (
+        closing(open_session(address)) as session,
+        pytest.raises(ChunkTooLarge) as large,
+        chunk(session, address, "pub", relid, label, ChunkBounds(keys=keys)),
+    ):
+        pass
+    assert 0 < large.value.rows < 20
+
+
+@pytest.mark.slow
+def test_rows_that_suddenly_are_large_never_make_a_large_chunk(database: str, store_dir: Path) -> None:
+    execute(database, *LARGE_ROWS)
+    site, topic = Site.at(store_dir, database), table("grown")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        read_again(capture, topic)
+        sizes: Counter[int] = Counter()
+        for row in rows(capture.store, topic):
+            if row["_op"] == "r" and row["_epoch"] > 1:
+                sizes[row["_epoch"]] += len(row["after"]["v"])
+        assert max(sizes.values()) < 40_000_000, sizes
+        assert_equals_source(site)
+        assert_sound(capture.store)
 
 
 def test_a_load_that_is_ended_between_two_steps_is_not_taken_for_whole(site: Site) -> None:
