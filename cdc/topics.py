@@ -109,6 +109,16 @@ class Describer:
         """Whether a column's default may have filled existing rows without an event."""
         return (relid, column) in self._filled_unseen
 
+    def ordinary_tables(self) -> frozenset[int]:
+        """Oids of the topics' tables that are not partitioned, and never will be."""
+        query = "SELECT oid::bigint FROM pg_catalog.pg_class WHERE relkind = 'r' AND oid = ANY (%s::bigint[]::oid[])"
+        with (
+            connect(self._address, "tailrace describe") as connection,
+            translate_errors("reading the catalog", self._address),
+        ):
+            rows = connection.execute(query, [list(self._topics.schemas)]).fetchall()
+        return frozenset(int(str(relid)) for (relid,) in rows)
+
     def __call__(self, relation: Relation) -> TopicSchema | None:
         """The relation's table as the catalog has it now; None when it is not captured.
 
@@ -136,6 +146,7 @@ class Describer:
 
 def changed_schema(table: Table, latest: TopicSchema, policies: Policies) -> TopicSchema | None:
     """The next version of a topic when its table or policies are no longer what ``latest`` says, else None."""
+    policies = policies.covering(table.relid, table.partitions)
     described = policies.schema(table.label, table.topic_schema(latest.version), latest)
     if replace(described, from_lsn=latest.from_lsn) == latest:
         return None

@@ -141,7 +141,7 @@ class BlockDecoder:
 
     ``schemas``: current topic version of each table oid. ``describe``: reads the catalog for a relation that is new or
     different; None = not captured. ``known``: topics of events and messages that the log has already. ``quarantined``:
-    topics that are not decoded.
+    topics that are not decoded. ``ordinary``: oids of tables that are not partitioned.
     """
 
     def __init__(
@@ -153,12 +153,13 @@ class BlockDecoder:
         *,
         known: Collection[TopicId] = (),
         quarantined: Collection[TopicId] = (),
+        ordinary: Collection[int] = (),
     ) -> None:
         self._source = source
         self._policies = policies
         self._quarantined = set(quarantined)
         self._announced: dict[int, bytes] = {}  # Relation messages as they came
-        self._relations = Relations(source, schemas, describe, policies, self._quarantined)
+        self._relations = Relations(source, schemas, describe, policies, self._quarantined, ordinary)
         self._known = set(known)
         self._routes = RouteTable()
         self._scan = Scan()
@@ -260,6 +261,7 @@ class BlockDecoder:
 
     def _keep(self, topic: TopicId, relid: int, message: bytes) -> None:
         """Store a row of a table in quarantine, or a truncate of it."""
+        self._relations.take_partitions()
         block = self._work.undecoded.setdefault(topic, UndecodedBlock())
         found = self._storable_row(topic, relid, message)
         if found is None:
@@ -321,6 +323,7 @@ class BlockDecoder:
     def _truncate(self, relids: tuple[int, ...]) -> None:
         if not self._scan.open:
             raise ProtocolError("a truncate outside of a transaction", hint=HINT)
+        self._relations.forget_partitions()
         for relid in relids:
             if (topic := self._quarantined_topic(relid)) is not None:
                 self._keep(topic, relid, truncate_message(relid))

@@ -21,7 +21,7 @@ from tailrace.cdc.columnar.schema_change import (
     next_version,
     taken_names,
 )
-from tailrace.cdc.policy.history import UNKNOWN
+from tailrace.cdc.policy.history import UNKNOWN, Partition
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire.buffer import HINT
@@ -74,7 +74,8 @@ Describe = Callable[[Relation], TopicSchema | None]
 
 class Relations:
     """The relations of one connection. ``schemas`` are the log's current ones by table oid; ``describe`` reads the
-    catalog and returns None for a table that is not to be captured."""
+    catalog and returns None for a table that is not to be captured. ``ordinary``: oids of tables that are not
+    partitioned."""
 
     def __init__(
         self,
@@ -83,8 +84,10 @@ class Relations:
         describe: Describe,
         policies: Policies,
         quarantined: Container[TopicId] = (),
+        ordinary: Container[int] = (),
     ) -> None:
         self._source = source
+        self._ordinary = ordinary
         self._quarantined = quarantined  # topics of which nothing is to be known from now on
         self._policies = policies
         self._known = dict(schemas)
@@ -92,12 +95,17 @@ class Relations:
         self._announced: dict[int, Relation] = {}
         self._described: dict[int, TopicSchema] = {}  # what the event trigger said last
         self._labels: dict[int, tuple[str, str]] = {}
+        self._last_announced: Relation | None = None  # and no row has come since
+        self._partitions: list[tuple[int, Relation]] = []  # announced right behind what may be their root
         self._checked: set[int] = set()  # whose columns are known since their last announcement
         self.changes: list[SchemaChange] = []
 
     def copy(self) -> Relations:
         """A copy that goes on independently from here."""
-        other = Relations(self._source, self._known, self._describe, self._policies, self._quarantined)
+        other = Relations(
+            self._source, self._known, self._describe, self._policies, self._quarantined, self._ordinary
+        )
+        other._last_announced, other._partitions = self._last_announced, list(self._partitions)
         other._announced, other._described = dict(self._announced), dict(self._described)
         other._labels, other._checked = dict(self._labels), set(self._checked)
         return other
@@ -135,12 +143,48 @@ class Relations:
     def announce(self, relation: Relation) -> None:
         self._checked.discard(relation.relid)
         self._announced[relation.relid] = relation
+        above, self._last_announced = self._last_announced, relation
+        if above is not None and above.relid != relation.relid and above.relid not in self._ordinary:
+            self._partitions.append((above.relid, relation))
+
+    def forget_partitions(self) -> None:
+        """What was announced since the last row stands for itself: a truncate announces all its tables first."""
+        self._partitions, self._last_announced = [], None
+
+    def take_partitions(self) -> None:
+        """A row comes. The server announces a partition whose rows come as its root's right behind the root, so the
+        root's columns get the policies of those of the partition."""
+        found = self._partitions
+        self.forget_partitions()
+        for root, relation in found:
+            parts = self._possible_columns(relation)
+            self._policies = self._policies.covering(root, parts)
+
+    def _possible_columns(self, relation: Relation) -> list[Partition]:
+        """The relation, once with each set of attnums that its columns may have, as far as protected ones go."""
+        label, relid = (relation.schema, relation.table), relation.relid
+        names = [column.name for column in relation.columns]
+        found = [Partition(relid, label, tuple((0, name) for name in names))]
+        protected = self._policies.history.protected_ids(relid)
+        if not protected:
+            return found
+        known, described = self._known.get(relid), self._describe(relation)
+        for number in protected:
+            places = range(len(names))  # nobody knows
+            if known and described:
+                ids, now = [each.id for each in known[1].sent], {each.id for each in described.sent}
+                places = possible_places(len(names), ids, now, number)
+            found += [
+                Partition(relid, label, ((number, names[at]),)) for at in places if 0 <= at < len(names)
+            ]
+        return found
 
     def resolve(self, relid: int, commit_lsn: int) -> Route:
         """The route of a table's rows from now on. New versions are added to ``changes``.
 
         Raises ProtocolError for a table that was not announced, what ``describe`` raises, and Conflict.
         """
+        self.take_partitions()
         relation = self._announced.get(relid)
         if relation is None:
             raise ProtocolError(f"a row of table oid {relid}, which was not announced", hint=HINT)

@@ -21,6 +21,15 @@ Name = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """A table that is part of another, directly or not: ``columns`` are attnum and name of each."""
+
+    relid: int
+    label: Label
+    columns: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProtectedColumn:
     """The policy that a column had last, and the names that it had while it was protected."""
 

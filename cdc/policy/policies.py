@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.cdc.policy.history import UNKNOWN, History
+from tailrace.cdc.policy.history import UNKNOWN, History, Name, Partition
 from tailrace.cdc.policy.patterns import NamePattern, parse_pattern
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -45,6 +45,9 @@ class Policies:
     """The values are protected already (``tailrace.cdc.columnar.protect``); only what the catalog says is still to be
     protected."""
     history: History = field(default_factory=History)
+    inherited: Mapping[tuple[int, str], frozenset[Name]] = field(default_factory=dict)
+    """By oid and column name of a partitioned table: the protected names of its partitions' columns, which count as
+    names of its own column: rows of a partition come as its rows."""
 
     @classmethod
     def of(cls, settings: SourceSettings) -> Policies:
@@ -77,7 +80,10 @@ class Policies:
         names = [column.name, *sorted({name for _, _, name in entry.names} if entry else ())]
         labels = self.history.labels(table, relid)
         found = [(*label, name) for name in dict.fromkeys(names) for label in labels]
-        return list(dict.fromkeys([*found, *sorted(entry.names if entry else ())]))
+        others = self.inherited.get((relid, column.name), frozenset()) | (
+            entry.names if entry else frozenset()
+        )
+        return list(dict.fromkeys([*found, *sorted(others)]))
 
     def policy_of_name(self, table: Label, relid: int, name: str) -> str:
         """The policy of a column of which the name alone is known."""
@@ -154,6 +160,20 @@ class Policies:
 
     def remembering(self, history: History) -> Policies:
         return replace(self, history=history)
+
+    def covering(self, root: int, partitions: Iterable[Partition]) -> Policies:
+        """The same policies, given that these tables are partitions of the one with the oid ``root``."""
+        if not (self.rules or self.history.columns):
+            return self
+        found = dict(self.inherited)
+        for part in partitions:
+            for number, name in part.columns:
+                names = self.names_of(part.label, part.relid, Column(number, name, 0))
+                if protected := {
+                    each for each in names if self.policy_of(each) or each in self.history.names
+                }:
+                    found[root, name] = found.get((root, name), frozenset()) | protected
+        return replace(self, inherited=found)
 
     def policy_of(self, names: tuple[str, str, str]) -> str | None:
         """What the configuration says of a column: its policy, "" for plain, None for nothing."""

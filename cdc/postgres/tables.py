@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from psycopg import Connection, sql
 
+from tailrace.cdc.policy.history import Partition
 from tailrace.cdc.postgres.connect import Address, translate_errors
 from tailrace.cdc.postgres.publication import Publication, PublicationEntry
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -43,6 +44,7 @@ class Table:
     blocks: int = 0  # where somebody measured it: that takes a lock
     row_filter: str = ""
     published_badly: str = ""
+    partitions: tuple[Partition, ...] = ()  # of a partitioned table, also those below its partitions
 
     @property
     def label(self) -> tuple[str, str]:
@@ -90,6 +92,24 @@ SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate, i.i
 FROM pg_catalog.pg_index i
 WHERE i.indrelid = ANY (%(relids)s::bigint[]::oid[]) AND (i.indisprimary OR i.indisreplident)
 """
+TREE = """
+WITH RECURSIVE tree(root, oid) AS (
+  SELECT r.oid, r.oid FROM unnest(%(relids)s::bigint[]::oid[]) r(oid)
+  UNION SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'
+  JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+)"""
+"""The start of a query: the tables ``relids``, each as its own ``root``, and all partitions below them. It reads rows
+of the catalog, because pg_partition_tree locks one partition after the other and waits while it holds some."""
+_PARTITIONS = (
+    TREE
+    + """
+SELECT t.root::bigint, c.oid::bigint, n.nspname, c.relname, array_agg(a.attnum::int ORDER BY a.attnum),
+       array_agg(a.attname::text ORDER BY a.attnum)
+FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE t.oid <> t.root GROUP BY t.root, c.oid, n.nspname, c.relname
+"""
+)
 
 
 def read_tables(
@@ -108,7 +128,21 @@ def read_tables(
         indexes: dict[int, list[Row]] = {}
         for row in connection.execute(_KEYS, found).fetchall():
             indexes.setdefault(_int(row[0]), []).append(row)
-    return [_table(row, columns.get(_int(row[0]), []), indexes.get(_int(row[0]), [])) for row in classes]
+        partitions: dict[int, list[Partition]] = {}
+        if roots := [row[0] for row in classes if row[3] == "p"]:
+            for root, relid, schema, name, numbers, names in connection.execute(
+                _PARTITIONS, {"relids": roots}
+            ).fetchall():
+                named = tuple(zip(map(_int, numbers), map(str, names), strict=True))  # type: ignore[call-overload]
+                part = Partition(_int(relid), (str(schema), str(name)), named)
+                partitions.setdefault(_int(root), []).append(part)
+    return [
+        replace(
+            _table(row, columns.get(_int(row[0]), []), indexes.get(_int(row[0]), [])),
+            partitions=tuple(partitions.get(_int(row[0]), ())),
+        )
+        for row in classes
+    ]
 
 
 def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
@@ -212,14 +246,6 @@ def _int(value: object) -> int:
     return value
 
 
-TREE = """
-WITH RECURSIVE tree(root, oid) AS (
-  SELECT r.oid, r.oid FROM unnest(%(relids)s::bigint[]::oid[]) r(oid)
-  UNION SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'
-  JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
-)"""
-"""The start of a query: the tables ``relids``, each as its own ``root``, and all partitions below them. It reads rows
-of the catalog, because pg_partition_tree locks one partition after the other and waits while it holds some."""
 _PROBLEMS = (
     TREE
     + """

@@ -62,7 +62,8 @@ class Inspection:
 
     def schema(self, table: Table) -> TopicSchema:
         """Raises OperatorError for a policy that its columns cannot have."""
-        return self.policies.schema(table.label, table.topic_schema(1))
+        policies = self.policies.covering(table.relid, table.partitions)
+        return policies.schema(table.label, table.topic_schema(1))
 
     def fed_topic(self, table: Table) -> TopicId | None:
         """The topic that gets the table's rows now; a renamed table keeps the topic it has."""
@@ -277,11 +278,14 @@ def policy_findings(seen: Inspection, tables: Sequence[Table]) -> list[SetupFind
             findings.append(SetupFinding(Level.BLOCKING, table.text, error.message, error.hint))
             continue
         latest = seen.topics.schemas.get(table.relid) if seen.topics else None
+        policies = seen.policies.covering(table.relid, table.partitions)
         findings += [
             SetupFinding(Level.NOTE, table.text, change, "capture reads the table again when it starts")
-            for change in (seen.policies.changed_columns(table.label, latest[1]) if latest else ())
+            for change in (policies.changed_columns(table.label, latest[1]) if latest else ())
         ]
     columns = [(*table.label, column.name) for table in seen.taken for column in table.columns]
+    partitions = [part for table in seen.taken for part in table.partitions]
+    columns += [(*part.label, name) for part in partitions for _, name in part.columns]
     columns += seen.policies.history.names  # which a column has had: they protect it still
     for rule, close in seen.policies.unmatched_rules(columns):
         level = Level.NOTE if {"*", "?"} & set(rule) else Level.BLOCKING

@@ -141,6 +141,7 @@ class Session:
     ) -> AppendContext:
         describer = Describer(self._store, writer.state, topics, self._address)
         describe: Describe = describer
+        ordinary = describer.ordinary_tables()
         if self._recorder is not None:
             self._recorder.begin(writer.state, topics, self._policies)
             describe = self._recorder.record_answers(describer)
@@ -153,6 +154,7 @@ class Session:
                 policies,
                 known=topics.others,
                 quarantined=quarantined,
+                ordinary=ordinary,
             )
 
         redecoding = None

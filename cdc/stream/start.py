@@ -108,12 +108,13 @@ class SessionStart:
         self, topics: Topics, tables: Sequence[Table], known: Sequence[TopicId]
     ) -> None:
         """Values under two policies must not stand side by side: such a topic is read again under the new one."""
-        policies, progress = self.task.policies, self.task.progress
+        known_policies, progress = self.task.policies, self.task.progress
         suspends = []
         for table in tables:
             topic, schema = topics.schemas.get(table.relid, (None, None))
             if topic is None or schema is None:
                 continue
+            policies = known_policies.covering(table.relid, table.partitions)
             kept = policies.retained_columns(table.label, schema)
             if kept:
                 progress.report(

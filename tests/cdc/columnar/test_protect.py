@@ -98,3 +98,36 @@ def test_a_row_that_cannot_be_taken_apart_is_refused(cut: int) -> None:
         protect(row[:-cut], columns, rules)
     with pytest.raises(ProtocolError):
         protect(encode(pg.Insert(500, (b"1", pg.Binary(b"secret"), b"x", b"y"))), columns, rules)
+
+
+EVERYBODY = Table(600, "everybody", PEOPLE.columns)
+
+
+def columns_of_everybody(*messages: pg.PgOutput, ordinary: tuple[int, ...] = ()) -> list[list[str]]:
+    """The columns of the versions that the topic gets when ``public.people.phone`` is dropped."""
+    stream = Stream()
+    stream.transaction(*messages)
+    decoding = BlockDecoder(
+        SOURCE,
+        {600: (EVERYBODY.topic, EVERYBODY.topic_schema)},
+        lambda relation: EVERYBODY.topic_schema if relation.relid == 600 else None,
+        policies({"phone": "drop"}),
+        ordinary=ordinary,
+    )
+    decoded = decoding.decode(stream.block())
+    assert all(rows.topic == EVERYBODY.topic for rows in decoded.rows)
+    return [[column.name for column in schema.columns] for _, schema in decoded.new_schemas]
+
+
+def test_rows_of_a_partition_are_protected_as_it_is_from_the_first_on() -> None:
+    insert = pg.Insert(600, (b"1", b"e", b"p", b"n"))
+    found = columns_of_everybody(EVERYBODY.relation, PEOPLE.relation, insert)
+    assert found == [["id", "email", "name"]]
+
+
+def test_tables_that_are_announced_one_after_the_other_keep_their_own_policies() -> None:
+    insert = pg.Insert(600, (b"1", b"e", b"p", b"n"))
+    truncate = pg.Truncate((600, 500), cascade=False, restart_identity=False)
+    assert columns_of_everybody(EVERYBODY.relation, PEOPLE.relation, insert, ordinary=(600,)) == []
+    assert columns_of_everybody(EVERYBODY.relation, PEOPLE.relation, truncate, insert) == []
+    assert columns_of_everybody(EVERYBODY.relation, insert, PEOPLE.relation, insert) == []

@@ -119,3 +119,59 @@ def assert_protected(site: Site, sequence: str, *, running: bool) -> None:
         assert places_of(capture.store, site.root, SECRET) == []
         assert places_of(capture.store, site.root, "is found"), "what is there is found"
         assert capture.store.topic(table("people"))
+
+
+PARTITIONED = """
+CREATE TABLE public.everybody (id int PRIMARY KEY, note text, phone text, email text, memo text)
+    PARTITION BY RANGE (id);
+CREATE TABLE public.everybody_low PARTITION OF everybody FOR VALUES FROM (0) TO (100);
+"""
+ATTACH = "ALTER TABLE everybody ATTACH PARTITION people FOR VALUES FROM (100) TO (200)"
+ROWS = [
+    f"INSERT INTO everybody (id, phone, email) VALUES (101, '{SECRET}', '{SECRET}')",
+    f"UPDATE everybody SET phone = '{SECRET}' || id",
+]
+RENAMED = [
+    "ALTER TABLE people RENAME COLUMN note TO x",
+    "ALTER TABLE people RENAME COLUMN phone TO note",
+    "ALTER TABLE people RENAME COLUMN x TO phone",
+    ATTACH,
+    f"INSERT INTO everybody (id, note) VALUES (102, '{SECRET}')",
+]
+
+
+def test_a_protected_table_keeps_its_policies_as_a_partition_of_another(site: Site) -> None:
+    execute(site.dsn, PARTITIONED)
+    assert_protected_as_partition(site, [ATTACH, *ROWS], running=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trigger", [True, False], ids=["with the DDL trigger", "without it"])
+@pytest.mark.parametrize("running", [True, False], ids=["while capture runs", "while it is stopped"])
+@pytest.mark.parametrize("sequence", [[ATTACH, *ROWS], RENAMED], ids=["as it is", "its columns renamed"])
+def test_no_attached_partition_lifts_a_policy(
+    site: Site, sequence: list[str], running: bool, trigger: bool
+) -> None:
+    execute(site.dsn, PARTITIONED)
+    site.init(ddl=trigger)
+    assert_protected_as_partition(site, sequence, running=running)
+
+
+def assert_protected_as_partition(site: Site, sequence: list[str], *, running: bool) -> None:
+    with init_and_capture(site) as capture:
+        execute(
+            site.dsn,
+            f"INSERT INTO people (id, phone, email) VALUES (100, '{SECRET}', '{SECRET}')",
+            "INSERT INTO everybody (id, note) VALUES (0, 'is found')",
+        )
+        settle(capture)
+        if running:
+            execute(site.dsn, *sequence)
+            settle(capture)
+    if not running:
+        execute(site.dsn, *sequence)
+    with RunningCapture(site) as capture:
+        settle(capture)
+        assert places_of(capture.store, site.root, SECRET) == []
+        assert places_of(capture.store, site.root, "is found"), "what is there is found"
+        assert capture.store.topic(table("everybody"))
