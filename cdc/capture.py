@@ -68,6 +68,7 @@ class Capture:
         report: Callable[[CaptureStatus], None] | None = None,
         record: Path | None = None,
     ) -> None:
+        store.catalog.require_writable()  # before the server is asked for anything
         self._task = Task.of(store, name, settings, stop=stop)
         self._store = store
         self._stop = stop

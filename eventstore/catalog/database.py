@@ -5,19 +5,21 @@ Every database error leaves here as an error of our tree; connection URLs never 
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import StaticPool
 
+from tailrace.eventstore.catalog import sqlite_file
+from tailrace.eventstore.catalog.sqlite_file import SqliteFile
 from tailrace.eventstore.disclosure import ESCAPES, is_ambiguous
 from tailrace.eventstore.errors import (
     Fenced,
@@ -46,13 +48,27 @@ def schema_name(store_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """An open catalog. ``label`` names it for people, without secrets; ``path`` is the file of a SQLite catalog."""
+    """An open catalog. ``label`` names it for people, without secrets; ``file`` is that of a SQLite catalog."""
 
     engine: Engine
     kind: Kind
     label: str
     schema: str
-    path: Path | None = None
+    file: SqliteFile | None = None
+
+    @property
+    def path(self) -> Path | None:
+        return None if self.file is None else self.file.path
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this process may only read the file of a SQLite catalog, as on a read-only mount."""
+        return self.file is not None and self.file.read_only
+
+    def require_writable(self) -> None:
+        """Raises OperatorError where nothing can be written. For work that would otherwise find out late."""
+        if self.file is not None:
+            self.file.require_writable()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -62,7 +78,7 @@ class Catalog:
                 connection = connection.execution_options(
                     isolation_level="REPEATABLE READ", postgresql_readonly=True
                 )
-            with connection.begin():
+            with connection.begin(), self._checked():
                 yield connection
 
     @contextmanager
@@ -71,11 +87,21 @@ class Catalog:
         transaction that reads first and writes later could otherwise fail in the middle. Postgres runs READ
         COMMITTED, where an UPDATE that waited for a row lock checks its condition again on the newest row.
 
-        TransientError means that the outcome is unknown when it comes from the COMMIT."""
+        TransientError means that the outcome is unknown when it comes from the COMMIT, as MissingFile always does."""
+        self.require_writable()
         with translate_errors(self), self.engine.connect() as connection:
             connection = connection.execution_options(**{WRITES: True})
-            with connection.begin():
+            with self._checked(), connection.begin():
                 yield connection
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """The file is the same, and at its place, before and after what is done inside."""
+        if self.file is not None:
+            self.file.check()
+        yield
+        if self.file is not None:
+            self.file.check()
 
     def check_not_published(self, connection: Connection) -> None:
         """Raises OperatorError when a publication of the catalog's database covers the catalog: each commit would
@@ -94,8 +120,15 @@ class Catalog:
 
     def open_sibling(self, path: Path) -> Catalog:
         """Another SQLite database of the same store, made when it is not there."""
-        _check_file(path, create=True)
-        return _open_sqlite(path, self.schema, create=True)
+        create = not self.read_only
+        _check_file(path, create)
+        return _open_sqlite(path, self.schema, create)
+
+    def without_file(self, metadata: MetaData) -> Catalog:
+        """A database in memory, with these tables, all empty; nothing can be written to it either."""
+        engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+        metadata.create_all(engine)
+        return replace(self, engine=engine)
 
     def close(self) -> None:
         self.engine.dispose()
@@ -152,17 +185,16 @@ def _open_sqlite(path: Path, schema: str, create: bool) -> Catalog:
     if create:  # SQLite makes its other files with the mode of this one
         with _folder_errors(path), suppress(FileExistsError):
             open(path, "xb", opener=opener).close()
-    # mode=rw: a vanished file must be an error, not a new empty catalog.
-    query = {"mode": "rwc" if create else "rw", "uri": "true"}
-    target = URL.create("sqlite", database=f"file:{_quote_path(path)}", query=query)
+    file = SqliteFile(path, create=create)
+    target = URL.create(
+        "sqlite",
+        database=f"file:{sqlite_file.quote_path(path)}",
+        query={**file.query(create=create), "uri": "true"},
+    )
     arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
     engine = create_engine(target, connect_args=arguments, hide_parameters=True)
-    _prepare_sqlite(engine)
-    return Catalog(engine, "sqlite", f"catalog {path}", schema, path)
-
-
-def _quote_path(path: Path) -> str:
-    return re.sub(r"[?#%]", lambda match: f"%{ord(match[0]):02x}", str(path))
+    _prepare_sqlite(engine, file)
+    return Catalog(engine, "sqlite", f"catalog {path}", schema, file)
 
 
 def _check_file(path: Path, create: bool) -> None:
@@ -184,16 +216,10 @@ def _folder_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _prepare_sqlite(engine: Engine) -> None:
+def _prepare_sqlite(engine: Engine, file: SqliteFile) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.isolation_level = None  # the driver begins nothing by itself; see _on_begin
-        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(
-            "PRAGMA synchronous=FULL"
-        )  # WAL with NORMAL may lose the last commits at a power cut
-        connection.execute("PRAGMA foreign_keys=ON")
+        sqlite_file.prepare(connection, file)
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
@@ -222,7 +248,7 @@ def translate_errors(catalog: Catalog) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        translated = _translate(error, catalog.label)
+        translated = _translate(error, catalog)
         if translated is None:
             raise
         raise translated from None
@@ -243,15 +269,15 @@ def _moved_error(message: str, label: str) -> Fenced:
     )
 
 
-def _translate(error: DBAPIError, label: str) -> TailraceError | None:
-    original = error.orig
+def _translate(error: DBAPIError, catalog: Catalog) -> TailraceError | None:
+    label, original = catalog.label, error.orig
     message = str(original).strip().splitlines()[0] if original is not None and str(original).strip() else ""
     if isinstance(original, sqlite3.Error):
-        return _translate_sqlite(message, label)
+        return _translate_sqlite(message, label, catalog.file)
     return _translate_postgres(getattr(original, "sqlstate", None), error, message, label)
 
 
-def _translate_sqlite(message: str, label: str) -> TailraceError | None:
+def _translate_sqlite(message: str, label: str, file: SqliteFile | None) -> TailraceError | None:
     if message.startswith(MOVED_TEXT):
         return _moved_error(message, label)
     lowered = message.lower()
@@ -260,6 +286,10 @@ def _translate_sqlite(message: str, label: str) -> TailraceError | None:
             f"{label}: another process held the write lock for {_BUSY_SECONDS} s", hint="try again"
         )
     if "readonly" in lowered or "unable to open" in lowered:
+        if file is not None:
+            file.check()
+            if file.read_only:
+                return file.unreadable(message)
         return OperatorError(
             f"{label} cannot be opened for writing: {message}",
             hint="let the user that runs Tailrace write the file and its folder, where SQLite keeps its own",

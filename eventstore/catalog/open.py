@@ -41,7 +41,10 @@ def groups_file(catalog: Path) -> Path:
 
 def open_groups(catalog: Catalog) -> Catalog:
     """The database of a store's groups, with its tables. Raises OperatorError when their format is not ours."""
+    if catalog.path is not None and catalog.read_only and not groups_file(catalog.path).exists():
+        return catalog.without_file(group_tables.metadata)  # there are no groups, and none can be made
     database = catalog if catalog.path is None else catalog.open_sibling(groups_file(catalog.path))
-    formats.create(database, GROUPS)
+    if not database.read_only:
+        formats.create(database, GROUPS)
     formats.check(database, GROUPS)
     return database

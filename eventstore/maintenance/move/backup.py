@@ -21,6 +21,7 @@ from sqlalchemy import create_engine
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases
 from tailrace.eventstore.catalog.open import groups_file
+from tailrace.eventstore.catalog.sqlite_file import read_uri
 from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError, manual_page
 from tailrace.eventstore.integrity import catalog_snapshot
 from tailrace.eventstore.log.log import Log
@@ -112,7 +113,7 @@ def _copy_database(source: Path, target: Path) -> None:
     """SQLite's own copy of one moment, beside writers; durable."""
     target.unlink(missing_ok=True)
     open(target, "xb", opener=opener).close()  # SQLite fills an empty file, and makes others under the umask
-    with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(read_uri(source.absolute()), uri=True)) as connection:
         try:
             connection.execute("VACUUM INTO ?", (str(target),))
         except sqlite3.Error as error:

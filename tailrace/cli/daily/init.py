@@ -103,6 +103,8 @@ def prepare(
     selected = invocation.sources(names)
     with ExitStack() as stack:
         store, fresh = _store(invocation, stack, dry_run=dry_run)
+        if not dry_run:
+            store.catalog.require_writable()
         if fresh:
             word = "would make" if dry_run else "made"
             invocation.output.line(f"{word} the store: catalog {invocation.catalog_label}")

@@ -52,6 +52,7 @@ def run(
 
     invocation = invocation_of(context)
     with projection_context(invocation, "run", master=master) as projections:
+        projections.store.catalog.require_writable()
         found = select_projections(invocation, projections, names)
         broken = [
             RefreshOutcome(name, None, "failed", error.message, error=error)

@@ -49,6 +49,7 @@ def hold(
     """Run a command; until it ends, no file that the catalog names is removed."""
     invocation = invocation_of(context)
     with invocation.store() as store, store.pinned("store hold"):
+        store.catalog.require_writable()  # elsewhere upkeep would not know of it
         try:
             code = subprocess.run(command, check=False).returncode
         except OSError as error:
