@@ -7,7 +7,8 @@ Format, version 1, numbers in network order::
     chunk ...  plain size (4), packed size (4), CRC-32 of what follows (4), one zstd frame of records
     record     kind (1), time recorded (8, µs since 1970), length (4), bytes
 
-A chunk holds what one block brought. A last chunk that is not whole is no part of the recording: capture ended there.
+A chunk holds what one block brought, or a part of it when that is large. A last chunk that is not whole is no part of
+the recording: capture ended there.
 
     S  a session begins: JSON with the log's position and the topics with their schemas as known then
     F  a pgoutput message as received, or with the protected form of its values (``tailrace.cdc.columnar.protect``)
@@ -36,7 +37,10 @@ _MAGIC = b"TRREC\0\0\1"
 _LENGTH = struct.Struct(">I")
 _CHUNK = struct.Struct(">III")
 _RECORD = struct.Struct(">cqI")
-_CHUNK_BYTES_MAX = 1 << 30  # of a damaged length nothing is allocated
+_CHUNK_BYTES = 64 << 20  # of records, and one more: then they are written
+_CHUNK_BYTES_MAX = (
+    1 << 30
+) + _CHUNK_BYTES  # one of the largest messages. Of a damaged length nothing is allocated
 
 SESSION, FRAME, DESCRIPTION, WITHHELD = b"S", b"F", b"D", b"W"
 
@@ -80,6 +84,7 @@ class RecordingWriter:
         """Raises UsageError when the file exists, OperatorError when it cannot be written."""
         self._path = path
         self._records: list[bytes] = []
+        self._bytes = 0
         head = json.dumps(asdict(header)).encode()
         try:
             self._file: BinaryIO = open(path, "xb", opener=opener)  # noqa: SIM115
@@ -94,7 +99,16 @@ class RecordingWriter:
             ) from error
 
     def add(self, kind: bytes, at: int, data: bytes) -> None:
+        """Raises OperatorError when the disk is full, or no recording could be read with this record."""
+        if len(data) > 1 << 30:
+            raise OperatorError(
+                f"a message of {len(data)} bytes is too large for a recording",
+                hint="capture without --record",
+            )
+        if self._bytes + len(data) > _CHUNK_BYTES:
+            self.flush()
         self._records.append(_RECORD.pack(kind, at, len(data)) + data)
+        self._bytes += len(self._records[-1])
 
     def flush(self) -> None:
         """Raises OperatorError when the disk is full."""
@@ -102,6 +116,7 @@ class RecordingWriter:
             return
         plain = b"".join(self._records)
         self._records.clear()
+        self._bytes = 0
         packed: bytes = pa.compress(plain, codec="zstd", asbytes=True)
         try:
             self._write(_CHUNK.pack(len(plain), len(packed), zlib.crc32(packed)) + packed)

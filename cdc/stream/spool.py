@@ -51,12 +51,27 @@ class Frames(Protocol):
     def finish(self) -> None: ...
 
 
+class _Subtransactions:
+    """A set of ids, of which a transaction may have millions close to each other: a bit each."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def add(self, subxid: int) -> None:
+        page = self._pages.setdefault(subxid >> 13, bytearray(1 << 10))
+        page[subxid >> 3 & 1023] |= 1 << (subxid & 7)
+
+    def __contains__(self, subxid: int) -> bool:
+        page = self._pages.get(subxid >> 13)
+        return page is not None and bool(page[subxid >> 3 & 1023] >> (subxid & 7) & 1)
+
+
 @dataclass(slots=True)
 class _Streamed:
     """What has come of one transaction, in order, with the subtransaction of each message."""
 
     file: SpoolFile
-    aborted: set[int] = field(default_factory=set)
+    aborted: _Subtransactions = field(default_factory=_Subtransactions)
 
 
 class Spool:

@@ -83,6 +83,11 @@ DECLARE
     signed bytea := convert_to(format('tailrace.ddl %s %s', pg_current_xact_id(), pg_current_wal_insert_lsn())
                                || chr(10) || content::text, 'UTF8');
 BEGIN
+    IF octet_length(signed) > 4190000 AND content ->> 'changed' <> 'failed' THEN  -- capture skips what is longer
+        PERFORM tailrace.ddl_failed(content ->> 'command', format('the description of %s.%s has %s bytes',
+            content ->> 'schema', content ->> 'name', octet_length(signed)));
+        RETURN;
+    END IF;
     IF pg_logical_emit_message(true, 'tailrace.ddl', tailrace.ddl_sign(signed) || signed) IS NULL THEN
         RAISE EXCEPTION 'tailrace.secret is empty: install the trigger again';
     END IF;

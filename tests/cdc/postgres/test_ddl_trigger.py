@@ -207,6 +207,15 @@ def test_it_never_makes_a_command_fail(trigger_messages: TriggerMessages) -> Non
     ) == [(4,)]
 
 
+def test_a_description_too_long_for_capture_says_so_instead(trigger_messages: TriggerMessages) -> None:
+    """Capture skips long messages, whoever wrote them. Nobody would compare the table then."""
+    added = ", ".join(f"ADD COLUMN c{number} text DEFAULT repeat('x', 600000)" for number in range(8))
+    execute(trigger_messages.dsn, f"ALTER TABLE public.plain {added}")
+    (message,) = trigger_messages.messages()
+    assert message.change is ddl_message.DdlChange.FAILED
+    assert "public.plain" in message.error and "bytes" in message.error
+
+
 @pytest.mark.versions
 def test_it_is_put_in_again_and_taken_out_but_for_its_secret(trigger_messages: TriggerMessages) -> None:
     secret = query(trigger_messages.dsn, "SELECT secret FROM tailrace.secret")

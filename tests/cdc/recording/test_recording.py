@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
 
-from tailrace.cdc.recording.file import FRAME, Recording
+from tailrace.cdc.recording.file import FRAME, Recording, RecordingHeader, RecordingWriter
 from tailrace.eventstore.errors import UsageError
 from tests.support.capturing import Site
 from tests.support.recordings import GOLDEN, SCENARIOS, SECRET, record, replay_rows
@@ -52,3 +53,19 @@ def test_what_is_no_recording_is_refused_and_none_is_overwritten(tmp_path: Path)
         Recording(tmp_path / "missing")
     frames = [each for each in Recording(GOLDEN / "changes.rec").records() if each.kind == FRAME]
     assert frames[0].data[:1] in (b"B", b"R", b"Y")
+
+
+def test_what_a_large_block_brings_is_written_in_chunks_that_are_read_back(tmp_path: Path) -> None:
+    writer, messages = RecordingWriter(tmp_path / "large", RecordingHeader("s", "1", "p")), 3
+    begin = (tmp_path / "large").stat().st_size
+    for number in range(messages):
+        writer.add(FRAME, number, bytes([number]) * (40 << 20))
+    writer.flush()
+    writer.close()
+    file, at, sizes = (tmp_path / "large").read_bytes(), begin, []
+    while at < len(file):
+        size, packed, _ = struct.unpack_from(">III", file, at)
+        sizes.append(size)
+        at += 12 + packed
+    assert max(sizes) < 100 << 20 and sum(sizes) > 120 << 20
+    assert [each.data[0] for each in Recording(tmp_path / "large").records()] == list(range(messages))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
@@ -130,6 +131,30 @@ def test_a_disk_without_room_is_the_operators_concern(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="cannot be kept"):
         through(tmp_path / "file", start(1, first=True))
+
+
+def test_many_rolled_back_savepoints_cost_a_bit_each(tmp_path: Path) -> None:
+    """Any role may roll back millions in one transaction."""
+    savepoints = range(2, 50_000, 2)
+    with closing(Spool(tmp_path)) as spool:
+        for message in (
+            start(1, first=True),
+            inside(2, row(2)),
+            inside(3, row(3)),
+            inside(49_998, row(4)),
+            STOP,
+        ):
+            list(spool.feed(message))
+        aborts = [abort(1, subxid) for subxid in savepoints]
+        tracemalloc.start()
+        try:
+            for message in aborts:
+                spool.feed(message)
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert taken < 100_000
+        assert list(spool.feed(commit(1, 100))) == whole(1, 100, [3])
 
 
 @st.composite
