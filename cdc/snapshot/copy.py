@@ -39,6 +39,12 @@ _CELL_BYTES = 8
 _BLOCKS_MIN = 2048  # 16 MiB: smaller ranges cost more in round trips than they give in balance
 _RANGES_PER_WORKER = 4
 _SHARE_TRIES = 3
+# The server was restarted since, or a standby has taken its place. Before version 16 it calls the name invalid.
+_SNAPSHOT_GONE = (
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.InvalidParameterValue,
+    psycopg.errors.ObjectNotInPrerequisiteState,
+)
 # The file as the snapshot sees it, and as it is now; of tables and of the leaves of partitioned ones.
 _CHANGED_FILES = """
 WITH given AS (SELECT unnest(%s::bigint[]::oid[]) AS oid)
@@ -105,7 +111,13 @@ def snapshot_session(address: Address, snapshot: str) -> Iterator[Connection[Row
     try:
         with translate_errors("taking the exported snapshot", address):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            try:
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            except _SNAPSHOT_GONE:
+                raise TransientError(
+                    f"{address.text} does not have the exported snapshot (any more)",
+                    hint="another is taken; if it keeps happening: the dsn must lead to one server, without a balancer",
+                ) from None
         yield connection
     finally:
         connection.close()

@@ -183,6 +183,15 @@ def test_a_table_that_was_rewritten_after_the_snapshot_is_not_taken_for_empty(
             lock_tables(session, address, [relid])
 
 
+def test_a_snapshot_that_its_server_does_not_have_is_no_final_refusal(database: str) -> None:
+    """The server was restarted or replaced between the slot and its first reader: a new slot mends it."""
+    with (
+        pytest.raises(TransientError, match="does not have the exported snapshot"),
+        snapshot_session(Address.parse(database), "00000003-0000001B-1"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids=" then ".join)
 def test_a_transaction_that_truncates_several_tables_is_never_ended_by_a_load(
     database: str, order: tuple[str, str]
