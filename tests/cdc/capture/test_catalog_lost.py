@@ -58,7 +58,7 @@ class Catalog:
         ((epoch,),) = query(self.server.dsn(), f"SELECT epoch FROM {HEAD}")
         return int(epoch)
 
-    def dies(self, moment: Moment, act: Callable[[], None]) -> None:
+    def dies(self, moment: Moment, act: Callable[[], object]) -> None:
         """``act`` leads to an epoch. At a moment of its commit the server dies as if its power failed, and comes back.
         Nobody but the test reaches it before it has been seen whether the epoch landed, as the moment says."""
         before = self.epoch()
@@ -144,7 +144,7 @@ def test_a_catalog_lost_in_the_commit_of_a_first_load_leaves_each_row_once(
     site.init()
     capture = RunningCapture(site)
     with ExitStack() as running:
-        catalog.dies(moment, lambda: running.enter_context(capture) and None)
+        catalog.dies(moment, lambda: running.enter_context(capture))
         insert(site, 100)
         capture.catch_up()
         ids = [row["key"]["id"] for row in rows(capture.store, table("customers"))]
