@@ -10,8 +10,10 @@ from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.metadata.topics import add_epoch, next_epoch
 from tailrace.eventstore.segment import hash_chain
+from tailrace.eventstore.storage import Storage
 
 
 def locked_source(connection: Connection, source: str) -> Row[*tuple[Any, ...]]:
@@ -21,18 +23,26 @@ def locked_source(connection: Connection, source: str) -> Row[*tuple[Any, ...]]:
 
 
 def add_control_epoch(
-    connection: Connection, source: Row[*tuple[Any, ...]], content: str, topic_ids: Collection[int] = ()
+    connection: Connection,
+    storage: Storage,
+    source: Row[*tuple[Any, ...]],
+    content: str,
+    topic_ids: Collection[int] = (),
 ) -> int:
     """Add a control epoch of a locked source and give its number. ``content`` is a hash over what it records, which the
-    log's hash chain covers. ``topic_ids``: the topics whose rows read otherwise from then on."""
+    log's hash chain covers. ``topic_ids``: the topics whose rows read otherwise from then on.
+
+    Its position is that of the source's epoch before: what the source's row alone claims must not get into the chain.
+    """
+    last = Timeline(connection, storage).last(EpochFilter(source=source.name)) or source
     epoch, before = next_epoch(connection)
     values = {
         "epoch": epoch,
         "append_id": uuid.uuid4().hex,
         "source": source.name,
-        "incarnation": source.incarnation,
-        "commit_lsn": source.commit_lsn,
-        "end_lsn": source.end_lsn,
+        "incarnation": last.incarnation,
+        "commit_lsn": last.commit_lsn,
+        "end_lsn": last.end_lsn,
         "first_lsn": None,
         "last_lsn": None,
         "commit_ts": None,

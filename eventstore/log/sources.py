@@ -19,6 +19,7 @@ from tailrace.eventstore.model.info import SourceState, TopicInfo
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.storage import Storage
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -82,7 +83,26 @@ def chained_state(log: Log, source: SourceState, confirmed: int) -> SourceState:
 
 
 def _last_epoch(connection: Connection, storage: Storage, source: str) -> Epoch | None:
-    return Timeline(connection, storage).last(EpochFilter(source=source))
+    """Raises IntegrityError when its row in the catalog is not the one that was chained."""
+    last = Timeline(connection, storage).last(EpochFilter(source=source))
+    if last is not None:
+        _require_chained(connection, last.epoch)
+    return last
+
+
+def _require_chained(connection: Connection, epoch: int) -> None:
+    """An epoch that is in a file already is covered by the file's checksum; so is the one before the first row."""
+    table = tables.epochs
+    row = connection.execute(select(table).where(table.c.epoch == epoch)).one_or_none()
+    before = connection.scalar(select(table.c.hash).where(table.c.epoch == epoch - 1))
+    if row is None or (before is None and epoch > 1):
+        return
+    if hash_chain.epoch_hash(before or "", row._asdict()) != row.hash:
+        raise IntegrityError(
+            f"epoch {epoch}: its hash does not match its catalog row and the epoch before",
+            hint="the catalog was changed from outside: `tailrace log verify` says where; restore all of it from one"
+            " backup",
+        )
 
 
 def _at_chained_position(source: SourceState, last: Epoch | None, confirmed: int) -> SourceState:

@@ -57,7 +57,7 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> RepartitionResult:
         _add_partitions(connection, topic_id, partitions)
         log.waker.notify_in(connection)
         content = hash_chain.partitioning_hash(topic.text, info.partitioning.total, partitions)
-        epoch = control_epochs.add_control_epoch(connection, source, content)
+        epoch = control_epochs.add_control_epoch(connection, log.storage, source, content)
         following = info.partitioning.repartition(partitions, epoch)
         table = tables.topics
         connection.execute(

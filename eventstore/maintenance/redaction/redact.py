@@ -362,7 +362,9 @@ def _swap(log: Log, wanted: _RedactionTarget, made: Sequence[_Redaction], term: 
             content = hash_chain.receipt_hash(receipt.to_json())
             receipt = replace(
                 receipt,
-                epoch=control_epochs.add_control_epoch(connection, source, content, {wanted.topic_id}),
+                epoch=control_epochs.add_control_epoch(
+                    connection, log.storage, source, content, {wanted.topic_id}
+                ),
             )
             receipt = add(connection, wanted.topic_id, receipt)
     return receipt

@@ -7,6 +7,7 @@ from sqlalchemy import update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.model.position import parse_lsn
 from tests.support.capturing import (
     RunningCapture,
@@ -16,6 +17,7 @@ from tests.support.capturing import (
     execute,
     init_and_load,
     query,
+    table,
 )
 
 
@@ -65,3 +67,25 @@ def test_a_position_that_is_too_low_is_refused(behind: Site) -> None:
 def test_each_part_of_a_position_is_checked(behind: Site, column: str) -> None:
     assert_skips_nothing(behind, column)
     assert_refused(behind, column)
+
+
+def test_an_epoch_of_maintenance_chains_no_position_that_only_the_row_claims(behind: Site) -> None:
+    end = parse_lsn(query(behind.dsn, "SELECT pg_current_wal_flush_lsn()::text")[0][0])
+    set_position(behind, commit_lsn=end, end_lsn=end, through_lsn=end)
+    with behind.open() as store:
+        repartition(store, table("items"), 5)
+    with RunningCapture(behind) as capture:
+        execute(behind.dsn, "INSERT INTO items VALUES (3)")
+        capture.catch_up()
+        assert_equals_source(behind)
+        assert_sound(capture.store)
+
+
+def test_a_last_epoch_that_was_edited_is_refused(behind: Site) -> None:
+    end = parse_lsn(query(behind.dsn, "SELECT pg_current_wal_flush_lsn()::text")[0][0])
+    set_position(behind, commit_lsn=end, end_lsn=end, through_lsn=end)
+    with behind.open() as store, store.catalog.write() as connection:
+        connection.execute(update(tables.epochs).values(commit_lsn=end, end_lsn=end))
+    error = behind.capture_error()
+    assert isinstance(error, IntegrityError)
+    assert "its hash" in error.message
