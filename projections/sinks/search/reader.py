@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tantivy
 
-from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.keys import key_name
 from tailrace.projections.sinks.reader import (
@@ -112,6 +112,12 @@ class SearchReader(KeyReader):
                     self._opened = (pointer, commit, index, meta)
                     self._followed.reads(generation, self._followed.seen)
                     return index, meta
+            else:
+                raise IntegrityError(
+                    f"{self._folder.text}: {self._folder.current} names generation {generation}, of which files are "
+                    f"missing in {self._folder.path / f'g{generation}'}",
+                    hint="put them back, or rebuild the projection as a new generation",
+                )
             raise nothing_live_error(self._projection)
 
     def _stamp_of_current(self) -> Stamp | None:

@@ -22,7 +22,7 @@ from tailrace.eventstore.errors import (
 )
 from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import Sink
-from tailrace.projections.sinks.open import open_sink
+from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.specs import FieldKind, SearchIndex
 from tests.projections.sinks.sink_data import ANNA, BERT, apply, fence, fill, rows_of, target
 from tests.support import forking
@@ -217,3 +217,22 @@ def test_without_what_readers_need_an_index_is_not_whole(tmp_path: Path) -> None
     (tmp_path / "acme" / "customer_totals" / "g1" / "tailrace.json").unlink()
     with pytest.raises(IntegrityError, match=r"tailrace\.json"):
         rows_of(sink_at(tmp_path), target())
+
+
+@pytest.mark.parametrize("lost", ["", "meta.json", "tailrace.json"])
+def test_a_live_index_whose_files_vanished_is_named_and_read_once_they_are_back(
+    tmp_path: Path, lost: str
+) -> None:
+    path = tmp_path / "indexes"
+    sink = sink_at(path)
+    fill(sink, target(), [ANNA])
+    sink.promote(target(), None)
+    settings = Settings(sinks={"search": SinkSettings(kind="search", path=path)})
+    spec = SearchIndex("search", {"name": "text"})
+    place = path / "acme" / "customer_totals" / "g1" / lost
+    place.rename(tmp_path / "aside")
+    reader = open_reader(settings, "acme", "customer_totals", spec)
+    with pytest.raises(IntegrityError, match=r"names generation 1, of which files are missing in .*/g1"):
+        reader.many([1])
+    (tmp_path / "aside").rename(place)
+    assert reader.many([1]) == [ANNA]
