@@ -135,6 +135,7 @@ WITH RECURSIVE listed AS (
       SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid
       AND a.relid IN (SELECT oid FROM listed)))
     ELSE c.relkind = 'r' AND c.oid IN (SELECT oid FROM below) END
+    AND (%(relids)s::bigint[] IS NULL OR c.oid = ANY (%(relids)s::bigint[]::oid[]))
 ), above AS (
   SELECT oid AS leaf, oid AS relid, NULL::text AS link FROM published
   UNION ALL
@@ -147,16 +148,18 @@ WITH RECURSIVE listed AS (
   {schemas}
   UNION ALL SELECT a.leaf, a.link FROM above a WHERE a.link IS NOT NULL AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = a.leaf AND r.prpubid = %(pub)s::bigint::oid)
+), by_leaf AS (
+  SELECT e.leaf, array_agg(DISTINCT e.entry ORDER BY e.entry) AS entries FROM entries e GROUP BY e.leaf
 )
 SELECT p.oid::bigint, p.nspname, p.relname, {columns},
-       ARRAY(SELECT DISTINCT e.entry FROM entries e WHERE e.leaf = p.oid ORDER BY 1),
+       coalesce(e.entries, '{{}}'),
        {filter}, {list},
        ARRAY(SELECT DISTINCT d.refobjsubid::int FROM pg_catalog.pg_depend d
              WHERE d.classid = 'pg_catalog.pg_publication_rel'::regclass AND d.objid = r.oid
              AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjsubid > 0)
 FROM published p
+LEFT JOIN by_leaf e ON e.leaf = p.oid
 LEFT JOIN pg_catalog.pg_publication_rel r ON r.prrelid = p.oid AND r.prpubid = %(pub)s::bigint::oid
-WHERE %(relids)s::bigint[] IS NULL OR p.oid = ANY (%(relids)s::bigint[]::oid[])
 """
 _BEFORE_15 = {
     "listed": "",
