@@ -78,14 +78,35 @@ def _refusal(
 ) -> tuple[Lock, psycopg.Error] | None:
     """The lock that was refused. It waits for the first one only, for a moment."""
     _limit(connection, address, _WAIT)
+    if _all_at_once(connection, address, wanted):
+        return None
     with translate_errors("locking tables", address):
         try:
             with connection.transaction():
                 for place, lock in enumerate(wanted):
-                    connection.execute(_statement(lock, at_once=place > 0))
+                    connection.execute(_statement([lock], at_once=place > 0))
         except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege) as error:
             return lock, error
     return None
+
+
+def _all_at_once(connection: Connection[Row], address: Address, wanted: Sequence[Lock]) -> bool:
+    """Take all locks by few statements, however many they are. False, holding none, when one was refused: the server
+    does not say reliably which."""
+    first, others = wanted[:1], wanted[1:]
+    modes = dict.fromkeys(lock.mode for lock in others)
+    with translate_errors("locking tables", address):
+        try:
+            with connection.transaction():
+                for lock in first:
+                    connection.execute(_statement([lock], at_once=False))
+                for mode in modes:
+                    connection.execute(
+                        _statement([lock for lock in others if lock.mode == mode], at_once=True)
+                    )
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+            return False
+    return True
 
 
 def _limit(connection: Connection[Row], address: Address, wait: str) -> None:
@@ -93,7 +114,9 @@ def _limit(connection: Connection[Row], address: Address, wait: str) -> None:
         connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(wait)))
 
 
-def _statement(lock: Lock, *, at_once: bool) -> sql.Composed:
-    return sql.SQL("LOCK TABLE ONLY {} IN {} MODE{}").format(
-        sql.Identifier(*lock.label), sql.SQL(lock.mode), sql.SQL(" NOWAIT" if at_once else "")
+def _statement(locks: Sequence[Lock], *, at_once: bool) -> sql.Composed:
+    """LOCK TABLE for locks of one mode."""
+    names = [sql.SQL("ONLY {}").format(sql.Identifier(*lock.label)) for lock in locks]
+    return sql.SQL("LOCK TABLE {} IN {} MODE{}").format(
+        sql.SQL(", ").join(names), sql.SQL(locks[0].mode), sql.SQL(" NOWAIT" if at_once else "")
     )

@@ -71,7 +71,8 @@ class Inspection:
         return owner[0] if owner else None
 
     def needs_topic(self, table: Table) -> bool:
-        return self.fed_topic(table) is None and self.topic(table) not in self.known_topics
+        known = self.topics.tables if self.topics else {}
+        return self.fed_topic(table) is None and self.topic(table) not in known
 
     @property
     def events_table(self) -> Table | None:

@@ -50,7 +50,7 @@ from tailrace.cdc.setup.events_schema import install
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, choose_tables, own_tables
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.log.sources import register_source, register_topic
+from tailrace.eventstore.log.sources import register_source, register_topics
 from tailrace.eventstore.metadata.topics import all_schemas
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import SourceSettings
@@ -330,9 +330,8 @@ def _carry_out(
     register_source(
         store.catalog, seen.source, slot=seen.slot, publication=seen.slot, system_id=seen.server.system_id
     )
-    for table in plan.wanted:
-        if seen.needs_topic(table):
-            register_topic(store, seen.topic(table), seen.schema(table))
+    new = [table for table in plan.wanted if seen.needs_topic(table)]
+    register_topics(store, {seen.topic(table): seen.schema(table) for table in new})
     # Nobody may append events between the check and the publication: the stream does not have what came before it.
     quiet = seen.loaded and EVENTS_TABLE in plan.add
     locks = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -60,18 +61,29 @@ def register_topic(
 ) -> TopicInfo:
     """Add a topic of a registered source, or give back the one there is. It is incomplete for ``reason`` until an epoch
     completes it; an empty reason means that nothing came before the stream (events, messages)."""
+    register_topics(log, {topic: schema}, reason=reason)
+    return log.topic(topic)
+
+
+def register_topics(log: Log, wanted: Mapping[TopicId, TopicSchema], *, reason: str = topics.WAITING) -> None:
+    """Add those topics that the log does not have yet, in one transaction; see ``register_topic``."""
     try:
-        with log.catalog.write() as connection:
+        _add_missing(log, wanted, reason)
+    except Duplicate:  # another process was faster, with some of them
+        _add_missing(log, wanted, reason)
+
+
+def _add_missing(log: Log, wanted: Mapping[TopicId, TopicSchema], reason: str) -> None:
+    with log.catalog.write() as connection:
+        for topic in {topic.source: topic for topic in wanted}.values():
             if topics.source_row(connection, topic.source) is None:
                 raise UsageError(
                     f"{topic} belongs to source {topic.source!r}, which is not registered",
                     hint="register the source first",
                 )
-            if topics.topic_row(connection, topic) is None:
-                topics.add_topic(connection, topic, schema, log.settings.partitions, reason)
-    except Duplicate:  # another process was faster
-        pass
-    return log.topic(topic)
+        known = topics.topic_ids(connection, list(wanted))
+        new = {topic: schema for topic, schema in wanted.items() if topic not in known}
+        topics.add_topics(connection, new, log.settings.partitions, reason)
 
 
 def chained_state(log: Log, source: SourceState, confirmed: int) -> SourceState:

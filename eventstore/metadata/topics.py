@@ -21,6 +21,7 @@ from tailrace.eventstore.model.time import from_micros
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 
 WAITING = "waiting for first load"
+_NAMES_AT_ONCE = 10_000  # SQLite takes 32,766 parameters in a statement, Postgres 65,535
 
 
 def first_reason(kind: TopicKind) -> str:
@@ -75,13 +76,18 @@ def unknown_topic(connection: Connection, topic: TopicId) -> UsageError:
 
 
 def topic_query() -> Select[*tuple[Any, ...]]:
-    """Topics with their latest schema version."""
-    versions = (
-        select(tables.topic_schemas.c.topic_id, func.max(tables.topic_schemas.c.version).label("version"))
-        .group_by(tables.topic_schemas.c.topic_id)
-        .subquery()
+    """Topics with their latest schema version. It is looked up topic by topic: a query for one does not read all."""
+    schemas, newer = tables.topic_schemas, tables.topic_schemas.alias()
+    latest = (
+        select(func.max(newer.c.version))
+        .where(newer.c.topic_id == tables.topics.c.id)
+        .correlate(tables.topics)
+        .scalar_subquery()
     )
-    return select(tables.topics, versions.c.version).join(versions, versions.c.topic_id == tables.topics.c.id)
+    both = tables.topics.join(
+        schemas, (schemas.c.topic_id == tables.topics.c.id) & (schemas.c.version == latest)
+    )
+    return select(tables.topics, schemas.c.version).select_from(both)
 
 
 def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
@@ -105,37 +111,45 @@ def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
     )
 
 
-def add_topic(
-    connection: Connection, topic: TopicId, schema: TopicSchema, partitions: int, reason: str
+def add_topics(
+    connection: Connection, wanted: Mapping[TopicId, TopicSchema], partitions: int, reason: str
 ) -> None:
-    """Insert a topic. With a reason it is incomplete from the start, otherwise known from the first epoch on."""
-    topic_id = connection.execute(
-        insert(tables.topics)
-        .values(
-            name=topic.text,
-            source=topic.source,
-            kind=schema.kind.value,
-            partitioning=Partitioning.of(partitions).to_json(),
-            complete_since=None if reason else 0,
-            reason=reason,
-            published="",
-        )
-        .returning(tables.topics.c.id)
-    ).scalar_one()
+    """Insert topics, by as many statements for ten thousand as for one. With a reason they are incomplete from the
+    start, otherwise known from the first epoch on."""
+    if not wanted:
+        return
+    table, names = tables.topics, {topic.text: schema for topic, schema in wanted.items()}
+    rows = [
+        {
+            "name": topic.text,
+            "source": topic.source,
+            "kind": schema.kind.value,
+            "partitioning": Partitioning.of(partitions).to_json(),
+            "complete_since": None if reason else 0,
+            "reason": reason,
+            "published": "",
+        }
+        for topic, schema in wanted.items()
+    ]
+    added = connection.execute(insert(table).returning(table.c.id, table.c.name), rows).all()
     zeros = str([0] * partitions)
-    connection.execute(
-        insert(tables.topic_offsets).values(
-            topic_id=topic_id, next_offsets=zeros, log_starts=zeros, whole_from=zeros, start_epoch=0
-        )
-    )
-    connection.execute(
-        insert(tables.lineage).values(topic_id=topic_id, entries=0, hash="", rows=0, content="0" * 32)
-    )
+    offsets = {"next_offsets": zeros, "log_starts": zeros, "whole_from": zeros, "start_epoch": 0}
+    lineage = {"entries": 0, "hash": "", "rows": 0, "content": "0" * 32}
+    incomplete = {"from_epoch": 0, "to_epoch": None, "reason": reason}
+    schemas = [
+        {
+            "topic_id": row.id,
+            "version": names[row.name].version,
+            "epoch": 0,
+            "definition": names[row.name].to_json(),
+        }
+        for row in added
+    ]
+    connection.execute(insert(tables.topic_offsets), [{"topic_id": row.id, **offsets} for row in added])
+    connection.execute(insert(tables.lineage), [{"topic_id": row.id, **lineage} for row in added])
     if reason:
-        connection.execute(
-            insert(tables.incomplete).values(topic_id=topic_id, from_epoch=0, to_epoch=None, reason=reason)
-        )
-    add_schema(connection, topic_id, topic, schema, epoch=0)
+        connection.execute(insert(tables.incomplete), [{"topic_id": row.id, **incomplete} for row in added])
+    connection.execute(insert(tables.topic_schemas), schemas)
 
 
 def next_offsets(connection: Connection, topic_id: int) -> str:
@@ -353,7 +367,12 @@ def sealed_upto(connection: Connection) -> int:
 
 
 def topic_ids(connection: Connection, topics: Sequence[TopicId]) -> dict[TopicId, int]:
+    """Ids of those topics that the log has."""
     table = tables.topics
     names = {topic.text: topic for topic in topics}
-    query = select(table.c.name, table.c.id).where(table.c.name.in_(list(names)))
-    return {names[row.name]: row.id for row in connection.execute(query)}
+    wanted, found = list(names), {}
+    for start in range(0, len(wanted), _NAMES_AT_ONCE):
+        page = wanted[start : start + _NAMES_AT_ONCE]
+        query = select(table.c.name, table.c.id).where(table.c.name.in_(page))
+        found |= {names[row.name]: row.id for row in connection.execute(query)}
+    return found
