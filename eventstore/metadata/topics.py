@@ -370,7 +370,8 @@ def topic_ids(connection: Connection, topics: Sequence[TopicId]) -> dict[TopicId
     """Ids of those topics that the log has."""
     table = tables.topics
     names = {topic.text: topic for topic in topics}
-    wanted, found = list(names), {}
+    wanted = list(names)
+    found: dict[TopicId, int] = {}
     for start in range(0, len(wanted), _NAMES_AT_ONCE):
         page = wanted[start : start + _NAMES_AT_ONCE]
         query = select(table.c.name, table.c.id).where(table.c.name.in_(page))
