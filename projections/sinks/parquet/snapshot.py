@@ -121,6 +121,11 @@ class SnapshotFolder(GenerationsFolder):
                 if not link.is_symlink():
                     return None
                 folder = link.resolve()
+                if not folder.is_relative_to(self.path.resolve()):
+                    raise IntegrityError(
+                        f"{self.text}: {link} leads out of {self.path}",
+                        hint="remove that link, and rebuild the projection as a new generation",
+                    )
                 try:
                     text = (folder / MANIFEST).read_text("utf-8")
                 except FileNotFoundError:

@@ -202,3 +202,17 @@ def test_what_was_replaced_goes_only_so_long_after(tmp_path: Path) -> None:
     os.utime(current / MANIFEST, (long_ago, long_ago))  # when it replaced the first
     apply(sink, target(), 11, 12, [CARL])
     assert not first.exists()
+
+
+def test_a_link_that_leads_out_of_the_sinks_folder_is_not_followed(tmp_path: Path) -> None:
+    sink = sink_at(tmp_path / "lake")
+    fill(sink, target(), [ANNA])
+    sink.promote(target(), None)
+    place = (tmp_path / "lake/acme/customer_totals/g1/current").resolve()
+    place.rename(tmp_path / "outside")
+    place.symlink_to(tmp_path / "outside")
+    with pytest.raises(IntegrityError, match="leads out of"):
+        reader_at(tmp_path / "lake").many([1])
+    place.unlink()
+    (tmp_path / "outside").rename(place)
+    assert reader_at(tmp_path / "lake").many([1]) == [ANNA]
