@@ -31,6 +31,7 @@ from tailrace.eventstore.model.segment_ref import PreparedSegment
 from tailrace.eventstore.model.topic import TopicId
 
 _AGAIN_SECONDS = 10.0
+_HELD_BYTES = 64 << 20  # rows in memory, of all topics together
 
 
 class AddedTablesLoad:
@@ -74,11 +75,17 @@ class AddedTablesLoad:
     def take(self, rows: Sequence[TopicRows], control: Sequence[ControlMessage], output: LoadOutput) -> None:
         for part in rows:
             if part.topic in self._held_back:
-                self._held_back[part.topic].add(part)
+                self._hold_back(part)
 
     def take_part(self, rows: TopicRows) -> bool:
-        self._held_back[rows.topic].add(rows)
+        self._hold_back(rows)
         return False
+
+    def _hold_back(self, rows: TopicRows) -> None:
+        held = self._held_back.values()
+        self._held_back[rows.topic].add(rows)
+        if sum(each.bytes for each in held) > _HELD_BYTES:
+            max(held, key=lambda each: each.bytes).flush()
 
     def keep_version(self, topic: TopicId, schema: TopicSchema) -> None:
         """The snapshot may be earlier than the version: ``batch`` decides."""

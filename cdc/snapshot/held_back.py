@@ -33,9 +33,14 @@ class HeldBackRows:
         self._rows: list[TopicRows] = []
         self._bytes = 0
 
+    @property
+    def bytes(self) -> int:
+        """In memory."""
+        return self._bytes
+
     def add(self, rows: TopicRows) -> None:
         if self._rows and (self._rows[-1].version != rows.version or self._bytes >= _FILE_BYTES):
-            self._flush()
+            self.flush()
         self._rows.append(rows)
         self._bytes += rows.rows.nbytes
 
@@ -45,7 +50,7 @@ class HeldBackRows:
 
     def take(self, lsn: int, schemas: dict[int, TopicSchema]) -> list[PreparedSegment]:
         """Files of the rows that commit at or above ``lsn``, in order. ``schemas`` are the topic's by version."""
-        self._flush()
+        self.flush()
         self.forget_below(lsn)
         kept = [self._trim(file, lsn, schemas[file.version]) for file in self._files]
         self._files = []
@@ -58,7 +63,8 @@ class HeldBackRows:
         rows = read_prepared(self._storage, file, schema)
         return self._prepare(file.topic, file.version, rows.filter(pc.greater_equal(rows["_lsn"], lsn)))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Put what is in memory into a file."""
         if self._rows:
             table = pa.concat_tables([rows.rows for rows in self._rows])
             self._files.append(self._prepare(self._topic, self._rows[0].version, table))

@@ -13,6 +13,7 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.slot import ExportedSnapshot
 from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.load import LoadResult
+from tailrace.cdc.snapshot.topic_load import LoadOutput
 from tailrace.cdc.stream.append import AppendContext, Appender
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.own_messages import OwnMessages
@@ -125,6 +126,19 @@ def test_many_relations_in_front_of_a_transaction_make_no_epoch_of_their_own(add
     added.stream.transaction(pg.Insert(501, (b"1",)))
     added.append()
     assert [row["key"]["id"] for row in rows(added.store, OTHER.topic)] == [1]
+
+
+def test_rows_held_back_for_many_topics_have_one_limit(added: AddedTable) -> None:
+    tables = [replace(RETYPED, relid=600 + number, name=f"held{number}") for number in range(10)]
+    for table in tables:
+        register_topic(added.store, table.topic, table.topic_schema)
+        added.stream.transaction(table.relation, pg.Insert(table.relid, (b"1", b"x" * (10 << 20))))
+    task = Task.of(added.store, SOURCE, SourceSettings(dsn="postgresql://127.0.0.1:1/nobody"))
+    wanted = {table.topic: table.topic_schema for table in tables}
+    load = AddedTablesLoad(task, added.store.take_over(SOURCE), wanted)
+    load.take(decoder(*tables).decode(added.stream.block()).rows, (), LoadOutput())
+    assert sum(held.bytes for held in load._held_back.values()) <= 64 << 20
+    load.close()
 
 
 def test_a_load_is_not_completed_inside_a_transaction(added: AddedTable) -> None:
