@@ -14,6 +14,7 @@ from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.doctor.check import Check
+from tailrace.eventstore import disclosure
 
 _VERIFIED = "sslmode=verify-full with sslrootcert; or, with SCRAM passwords, channel_binding=require"
 _POSTGRES: Mapping[str, str] = {
@@ -29,6 +30,8 @@ _POSTGRES: Mapping[str, str] = {
 def check_postgres_transport(subject: str, dsn: str) -> Iterator[Check]:
     """``dsn`` is libpq's, also as a URL of SQLAlchemy. One that cannot be read is for others to report."""
     scheme, separator, rest = dsn.partition("://")
+    if disclosure.is_ambiguous(dsn):
+        return  # its host would be a part of the password
     try:
         named = conninfo_to_dict(f"{scheme.partition('+')[0]}://{rest}" if separator else dsn)
     except ProgrammingError:
@@ -45,6 +48,8 @@ def check_postgres_transport(subject: str, dsn: str) -> Iterator[Check]:
 
 
 def check_redis_transport(subject: str, url: str) -> Iterator[Check]:
+    if disclosure.is_ambiguous(url):
+        return
     try:
         parts = urlsplit(url)
         away = _away([parts.hostname or ""])

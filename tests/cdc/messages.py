@@ -98,7 +98,8 @@ lsns = st.integers(0, 2**64 - 1)
 times = st.integers(-(2**63), 2**63 - 1)
 oids = st.integers(0, 2**32 - 1)
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-schemas = names.filter(bool)
+own_names = names.filter(bool)  # what no server sends empty
+schemas = own_names
 texts = st.binary(max_size=20)
 cells = st.one_of(st.just(pg.NULL), st.just(pg.UNCHANGED), texts, st.builds(pg.Binary, texts))
 sent_cells = st.one_of(st.just(pg.NULL), texts)
@@ -125,10 +126,10 @@ messages: st.SearchStrategy[pg.PgOutput] = st.one_of(
         pg.Relation,
         oids,
         schemas,
-        names,
+        own_names,
         st.sampled_from("dnfi"),
         st.lists(
-            st.builds(pg.RelationColumn, names, oids, st.integers(-(2**31), 2**31 - 1), st.booleans()),
+            st.builds(pg.RelationColumn, own_names, oids, st.integers(-(2**31), 2**31 - 1), st.booleans()),
             max_size=5,
         ).map(tuple),
     ),

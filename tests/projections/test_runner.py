@@ -195,6 +195,9 @@ def test_a_bad_projection_does_not_slow_the_others(
 
 
 OWN = """
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
     class Unforeseen:
         def open_sink(self, settings):
             return {}["sink"]
