@@ -121,7 +121,7 @@ def shell(
     (tmp_path / "tailrace.toml").write_text(CONFIG)
     (tmp_path / "mart.dsn").write_text(url(server, SECRETS["password"]))
     with psycopg.connect(server.dsn("shop")) as connection:  # that of the store of another test
-        connection.execute("DROP PUBLICATION IF EXISTS acme_shop")
+        connection.execute("DROP PUBLICATION IF EXISTS hush_shop")
     return Shell(tmp_path, capfd, monkeypatch)
 
 
