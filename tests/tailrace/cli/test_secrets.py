@@ -120,8 +120,9 @@ def shell(
     monkeypatch.setenv("CACHE_URL", f"redis://:{SECRETS['cache']}@127.0.0.1:1/0")
     (tmp_path / "tailrace.toml").write_text(CONFIG)
     (tmp_path / "mart.dsn").write_text(url(server, SECRETS["password"]))
-    with psycopg.connect(server.dsn("shop")) as connection:  # that of the store of another test
+    with psycopg.connect(server.dsn("shop")) as connection:  # what the store of another test left
         connection.execute("DROP PUBLICATION IF EXISTS hush_shop")
+        connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
     return Shell(tmp_path, capfd, monkeypatch)
 
 
