@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from psycopg import Connection
 
@@ -35,6 +35,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 Row = tuple[object, ...]
+_DROP_SECONDS = 5
 
 
 def first_load(task: Task, state: SourceState, publication: Publication, tick: Callable[[], None]) -> int:
@@ -75,7 +76,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
         except TailraceError:
             replication.finish()
             if exported is not None:
-                _drop_made(control, exported, address)
+                _drop_made(exported, address)
             raise
         finally:
             replication.finish()
@@ -167,12 +168,14 @@ def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[
     yield
 
 
-def _drop_made(control: Connection[Row], exported: ExportedSnapshot, address: Address) -> None:
-    """Drop the slot of a load that failed, if we can: where nothing marks it, only this process knows whose it is."""
-    with suppress(TailraceError):
-        slot = read_slot(control, exported.slot, address)
+def _drop_made(exported: ExportedSnapshot, address: Address) -> None:
+    """Drop the slot of a load that failed, if we can: where nothing marks it, only this process knows whose it is. By a
+    new connection: those of the load may be why it failed, and answer no more."""
+    quick = Address({**address.conninfo, "connect_timeout": str(_DROP_SECONDS)})
+    with suppress(TailraceError), closing(connect(quick)) as connection:
+        slot = read_slot(connection, exported.slot, address)
         if slot is not None and slot.confirmed_flush == exported.consistent_point:
-            drop_slot(control, exported.slot, address)
+            drop_slot(connection, exported.slot, address)
 
 
 def _drop_unfinished(task: Task, state: SourceState, control: Connection[Row]) -> None:
