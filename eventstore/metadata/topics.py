@@ -211,29 +211,30 @@ def latest_schemas(catalog: Catalog, source: str) -> dict[TopicId, TopicSchema]:
     """The latest version of every topic of a source, in the order in which the log got them."""
     table = tables.topic_schemas
     latest = topic_query().where(tables.topics.c.source == source).subquery()
-    query = select(latest.c.name, table.c.definition, table.c.epoch).join(
+    query = select(table, latest.c.name).join(
         latest, (latest.c.id == table.c.topic_id) & (latest.c.version == table.c.version)
     )
     with catalog.read() as connection:
-        found = connection.execute(query).all()
-    versions = [(row.epoch, TopicSchema.from_json(row.definition), TopicId.parse(row.name)) for row in found]
-    versions.sort(key=lambda each: (each[0], each[1].from_lsn))
-    return {topic: schema for _, schema, topic in versions}
+        return dict(_in_order(connection.execute(query).all()))
 
 
 def all_schemas(catalog: Catalog, source: str) -> list[tuple[TopicId, TopicSchema]]:
     """All versions of all topics of a source, in the order in which the log got them."""
     table, topic = tables.topic_schemas, tables.topics
     query = (
-        select(topic.c.name, table.c.definition, table.c.epoch)
+        select(table, topic.c.name)
         .join(topic, topic.c.id == table.c.topic_id)
         .where(topic.c.source == source)
     )
     with catalog.read() as connection:
-        rows = connection.execute(query).all()
-    found = [(row.epoch, TopicSchema.from_json(row.definition), TopicId.parse(row.name)) for row in rows]
+        return _in_order(connection.execute(query).all())
+
+
+def _in_order(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[tuple[TopicId, TopicSchema]]:
+    """Rows of versions, each with the ``name`` of its topic."""
+    found = [(row.epoch, _schema(row), TopicId.parse(row.name)) for row in rows]
     found.sort(key=lambda each: (each[0], each[1].from_lsn, each[1].version))
-    return [(name, schema) for _, schema, name in found]
+    return [(topic, schema) for _, schema, topic in found]
 
 
 def add_schema(
