@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Self
 
 from sqlalchemy import and_, delete, func, insert, select, update
 
@@ -53,6 +54,14 @@ class RunRecord:
     bytes: int = 0
     changes: int | None = None
     tries: int = 1
+
+    @classmethod
+    def of_moment(
+        cls, projection: str, generation: int, kind: str, reason: str, status: str = "done"
+    ) -> Self:
+        """Of what takes no time and moves no position: a promotion that readers do not see, a take-over."""
+        now = datetime.now(UTC)
+        return cls(projection, generation, now, now, None, None, kind, reason, status=status)
 
 
 class RunRecords:

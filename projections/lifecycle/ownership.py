@@ -8,7 +8,6 @@ as one of the two has gone on. ``ProjectionContext.take_over`` is the user's wor
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -50,19 +49,8 @@ def _refuse(ctx: ProjectionContext, target: Target, refusal: NotOwner) -> None:
     """Raise it, or record that it was taken over all the same."""
     if not ctx.take_over:
         raise refusal
-    now = datetime.now(UTC)
-    ctx.store.run_records.add(
-        RunRecord(
-            projection=target.projection,
-            generation=target.generation,
-            started=now,
-            finished=now,
-            from_epoch=None,
-            to_epoch=None,
-            kind="take-over",
-            reason=refusal.message,
-        )
-    )
+    record = RunRecord.of_moment(target.projection, target.generation, "take-over", refusal.message)
+    ctx.store.run_records.add(record)
 
 
 def _refusal(ctx: ProjectionContext, sink: Sink, target: Target) -> NotOwner | None:

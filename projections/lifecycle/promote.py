@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import Fenced, OperatorError, TailraceError, UsageError
@@ -338,18 +338,8 @@ def _show_in_sink(ctx: ProjectionContext, generation: Generation, shown: int | N
 
 def _record(ctx: ProjectionContext, generation: Generation, error: TailraceError) -> None:
     """Record a promotion that readers do not see, with its time."""
-    now = datetime.now(UTC)
+    record = RunRecord.of_moment(
+        generation.projection, generation.number, "promote", error.message, status="failed"
+    )
     with suppress(TailraceError):
-        ctx.store.run_records.add(
-            RunRecord(
-                projection=generation.projection,
-                generation=generation.number,
-                started=now,
-                finished=now,
-                from_epoch=None,
-                to_epoch=None,
-                kind="promote",
-                reason=error.message,
-                status="failed",
-            )
-        )
+        ctx.store.run_records.add(record)
