@@ -38,9 +38,8 @@ _LENGTH = struct.Struct(">I")
 _CHUNK = struct.Struct(">III")
 _RECORD = struct.Struct(">cqI")
 _CHUNK_BYTES = 64 << 20  # of records, and one more: then they are written
-_CHUNK_BYTES_MAX = (
-    1 << 30
-) + _CHUNK_BYTES  # one of the largest messages. Of a damaged length nothing is allocated
+_RECORD_BYTES_MAX = 1 << 30
+_CHUNK_BYTES_MAX = _RECORD_BYTES_MAX + _CHUNK_BYTES  # of a damaged length nothing is allocated
 
 SESSION, FRAME, DESCRIPTION, WITHHELD = b"S", b"F", b"D", b"W"
 
@@ -100,7 +99,7 @@ class RecordingWriter:
 
     def add(self, kind: bytes, at: int, data: bytes) -> None:
         """Raises OperatorError when the disk is full, or no recording could be read with this record."""
-        if len(data) > 1 << 30:
+        if len(data) > _RECORD_BYTES_MAX:
             raise OperatorError(
                 f"a message of {len(data)} bytes is too large for a recording",
                 hint="capture without --record",
