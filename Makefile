@@ -78,7 +78,7 @@ fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: mutants
-mutants: $(STAMP) ## Would the fast tests notice one wrong line where promises hang? (15 minutes; ARGS="--seed 7 --sample 40")
+mutants: $(STAMP) ## Would the fast tests notice one wrong line where promises hang? (ARGS="--seed 7 --sample 40")
 	@$(BIN)/python -m tests.mutants --workers $$(( $(WORKERS) > 2 ? $(WORKERS) - 2 : 1 )) $(ARGS)
 
 .PHONY: golden
