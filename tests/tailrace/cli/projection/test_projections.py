@@ -301,12 +301,17 @@ def test_status_reads_a_sink_of_ones_own_beside_the_configuration_from_any_folde
     config = ("--config", str(projecting.folder / "tailrace.toml"))
     elsewhere.ok(*config, "rebuild", "kept")
 
-    (kept,) = elsewhere.ok(*config, "--json", "status").documents[0]["projections"]
+    def status() -> dict[str, object]:
+        (kept,) = elsewhere.ok(*config, "--json", "status").documents[0]["projections"]
+        return dict(kept)
+
+    assert "of the class shelf:SqliteFile, which no loaded definition uses" in str(status()["sink_problem"])
+    text = (projecting.folder / "tailrace.toml").read_text()
+    projecting.configure(text.replace('modules = ["views"]', 'modules = ["views"]\nsink_modules = ["shelf"]'))
+    kept = status()
     assert (kept["sink_problem"], kept["sink"], kept["sink_epoch"]) == ("", "own", 1)
 
     projecting.module("shelf", "def")
-    (kept,) = elsewhere.ok(*config, "--json", "status").documents[0]["projections"]
-    assert "a generation's sink is of a class that does not load: SyntaxError" in kept["sink_problem"]
+    assert "shelf:SqliteFile, whose module does not import: SyntaxError" in str(status()["sink_problem"])
     (projecting.folder / "shelf.py").unlink()
-    (kept,) = elsewhere.ok(*config, "--json", "status").documents[0]["projections"]
-    assert "of a class that is not there any more: No module named 'shelf'" in kept["sink_problem"]
+    assert "does not import: ModuleNotFoundError: No module named 'shelf'" in str(status()["sink_problem"])
