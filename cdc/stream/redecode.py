@@ -24,6 +24,7 @@ from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.metadata import named_files
 from tailrace.eventstore.metadata.quarantine import first_frames
 from tailrace.eventstore.model.epoch import EpochBatch, UndecodedFrames
 from tailrace.eventstore.model.topic import TopicId
@@ -101,6 +102,8 @@ class Redecoding:
             )
         )
         if part.path is not None:
+            row = f"kept_frames: topic {topic}, number {part.number}"
+            named_files.require_replaced(self._store.catalog, {part.path: row})
             self._store.storage.delete(part.path)
         rows = sum(each.rows.num_rows for each in decoded.rows)
         self._progress.add_epochs(epochs=int(info is not None), transactions=0, changes=rows, commit_ts=None)

@@ -67,12 +67,17 @@ class CatalogSnapshot:
     redactions: Sequence[AnyRow]
 
     @property
-    def paths(self) -> set[str]:
-        """Every path that may be there."""
+    def in_use(self) -> set[str]:
+        """Every path that must be there."""
         found = {row.path for topic in self.topics.values() for row in topic.segments}
         found.update(row.path for row in self.epoch_files)
         found.update(other.path for other in self.others)
-        return found | self.retired
+        return found
+
+    @property
+    def paths(self) -> set[str]:
+        """Every path that may be there."""
+        return self.in_use | self.retired
 
 
 def take(connection: Connection) -> CatalogSnapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from tailrace.eventstore.catalog import terms
 from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, CatalogSnapshot, Tile, Topic, blob_place
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
@@ -66,6 +67,17 @@ def repartitions(picture: CatalogSnapshot) -> Iterator[Finding]:
             if contents.get(each.behind, content) != content:
                 detail = f"{topic.name}: its partitions from {each.first} on are not those that its hash was made of"
                 yield Finding(LogProblem.CHANGED, f"epoch {each.behind}", detail)
+
+
+def retired(picture: CatalogSnapshot) -> Iterator[Finding]:
+    """Upkeep removes what is retired, so nothing that is in use may be, and no file of somebody else."""
+    in_use = picture.in_use
+    for path in sorted(picture.retired):
+        place = f"retired: path {path}"
+        if path in in_use:
+            yield Finding(LogProblem.CHANGED, place, "the file is in use, and is said to be replaced")
+        elif terms.FILE_NAME.fullmatch(path) is None:
+            yield Finding(LogProblem.CHANGED, place, "it is no name that the log gives to a file of its own")
 
 
 def _epoch_mismatch(place: str, expected: int, found: int) -> Finding:

@@ -177,6 +177,7 @@ class _LogVerification:
         self._findings += check_catalog.steps(seen)
         self._findings += check_catalog.redactions(seen)
         self._findings += check_catalog.repartitions(seen)
+        self._findings += check_catalog.retired(seen)
         named = seen.paths
         folders = {f"{folder_of(topic.name, topic.id)}/" for topic in seen.topics.values()}
         for path in listed:
@@ -233,7 +234,7 @@ class _LogVerification:
             return
         with self._log.catalog.read() as connection:
             now = catalog_snapshot.take(connection)
-        named = now.paths - now.retired
+        named = now.in_use
         before = {path for path in (finding.place for finding in findings) if "/" in path}
         for finding in findings:
             gone = finding.problem is LogProblem.MISSING and finding.place in before - named

@@ -10,12 +10,12 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.errors import IntegrityError, damaged_row
 from tailrace.eventstore.metadata.generations import GenerationInfo, GenerationState, InputNeed
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut, Fence
 from tailrace.projections.definition.model import PROJECTION_NAME
-from tailrace.projections.generations.step_files import StepFiles, schema_from_bytes
+from tailrace.projections.generations.step_files import StepFiles, folder_of, schema_from_bytes
 from tailrace.projections.sinks import record
 from tailrace.projections.sinks.contract import Target
 from tailrace.projections.sinks.record import SinkClasses
@@ -153,10 +153,17 @@ class Generation:
 
 
 def files_of(step: DerivedRun) -> StepFiles:
-    """The files of a committed step. Raises IntegrityError when the record is not one of ours."""
+    """The files of a committed step. Raises IntegrityError when the record is not one of ours, or names a
+    file that is not the generation's own: files of forgotten steps are removed."""
     if len(step.files) != 1:
         raise IntegrityError(
             f"the step of {step.projection!r} to epoch {step.to_epoch} has a record this version does not know",
             hint="install the version of Tailrace that wrote it, or rebuild the projection",
         )
-    return StepFiles.from_data(step.files[0])
+    files = StepFiles.from_data(step.files[0])
+    folder = folder_of(step.projection, step.generation)
+    for path in sorted(files.paths()):
+        if path.rpartition("/")[0] != folder:
+            row = f"derived: projection {step.projection}, generation {step.generation}, from_epoch {step.from_epoch}"
+            raise damaged_row(row, f"{path} is not in {folder}, where the generation's files are")
+    return files

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.metadata.named_files import NAMING
 
 
 def collect_orphans(log: Log) -> int:
@@ -19,11 +20,9 @@ def collect_orphans(log: Log) -> int:
     # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
     listed = [path for folder in ("log", "epochs") for path in log.storage.list(folder)]
     with log.catalog.read() as connection:
-        named = set(connection.scalars(select(tables.segments.c.path)))
-        named.update(connection.scalars(select(tables.state_runs.c.path)))
-        named.update(connection.scalars(select(tables.epoch_files.c.path)))
-        named.update(connection.scalars(select(tables.retired.c.path)))  # these go when no reader needs them
-        named |= set(connection.scalars(select(tables.kept_frames.c.path)))
+        named = set(connection.scalars(select(tables.retired.c.path)))  # these go when no reader needs them
+        for table in NAMING:
+            named.update(connection.scalars(select(table.c.path)))
         sources = tables.sources
         running = {row.name: row.term for row in connection.execute(select(sources.c.name, sources.c.term))}
         maintaining = {name: terms.current(connection, name) for name in terms.WRITERS}

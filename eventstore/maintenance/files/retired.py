@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases, tables, terms
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.metadata import named_files, topics
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
 
@@ -41,7 +41,9 @@ def retired_files(log: Log, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
 
 def remove(log: Log, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
     """Remove retired files even if a reader still wants them: it fails with MissingFile, and finds the rows
-    elsewhere when it begins again. May be killed at any point."""
+    elsewhere when it begins again. May be killed at any point. Raises IntegrityError, and removes none, when the log
+    still names one of them."""
+    named_files.require_replaced(log.catalog, {row.path: f"retired: number {row.number}" for row in files})
     for row in files:
         log.storage.delete(row.path)
         failpoints.hit("retired_removed")
@@ -52,7 +54,8 @@ def remove(log: Log, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
 
 
 def collect_retired(log: Log, grace_seconds: float) -> tuple[int, int]:
-    """Remove the files that no reader can want any more; gives their number and bytes. May be killed at any point."""
+    """Remove the files that no reader can want any more; gives their number and bytes. Raises as ``remove``.
+    May be killed at any point."""
     table = tables.retired
     with log.catalog.write() as connection:
         leases.forget_expired(connection)

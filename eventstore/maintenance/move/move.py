@@ -19,9 +19,9 @@ from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.catalog.leases import holders
 from tailrace.eventstore.catalog.open import groups_file, open_catalog, open_groups
 from tailrace.eventstore.errors import Fenced, MissingFile, OperatorError, UsageError
-from tailrace.eventstore.maintenance.move.files import named_files
 from tailrace.eventstore.maintenance.move.rows import copy_rows
 from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.metadata.named_files import named_files
 from tailrace.eventstore.segment.copy import CopyResult, copy_files
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.storage import PARTIAL, Storage

@@ -10,14 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.projections.compute.bucket import BucketTask, Placement
 from tailrace.projections.generations.difference import HASH, Mask
+from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.step_files import (
     NO_FILES,
     OVERLAYS_MOST,
     BucketFiles,
+    DerivedFile,
     KeySubset,
     StepFiles,
     next_files,
@@ -138,3 +142,18 @@ def test_afresh_no_file_keeps_a_value_of_before(tmp_path: Path) -> None:
     bucket.step({}, afresh=True)
     assert bucket.files.overlays == () and bucket.files.run is not None
     assert bucket.read() == bucket.rows
+
+
+def test_a_step_names_files_of_its_own_generation_alone() -> None:
+    """Files of forgotten steps are removed: a record that names others must not have the log's removed."""
+    for path in (
+        "log/shop/1/t1-0a.parquet",
+        "derived/totals/2/a.run.parquet",
+        "derived/totals/1/../2/a.parquet",
+    ):
+        named = StepFiles((DerivedFile(0, path, 1, 1, "c"),), (), (), "h", 1)
+        run = DerivedRun("totals", 1, 0, 5, "full", (named.to_data(),), 1, "h", None)
+        with pytest.raises(
+            IntegrityError, match=f"derived: projection totals, generation 1.*{path} is not in"
+        ):
+            files_of(run)

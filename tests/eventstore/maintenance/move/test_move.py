@@ -21,8 +21,8 @@ from tailrace.eventstore.errors import (
     UsageError,
 )
 from tailrace.eventstore.log.sources import register_topic
-from tailrace.eventstore.maintenance.move import files
 from tailrace.eventstore.maintenance.move.move import MoveResult, open_move
+from tailrace.eventstore.metadata import named_files
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
@@ -62,7 +62,7 @@ def other_store(number: int = 2) -> StoreSettings:
 def contents_of(store: Store) -> dict[str, Any]:
     """What must be the same in every place."""
     with store.catalog.read() as connection:
-        names = [each.path for each in files.named_files(connection)]
+        names = [each.path for each in named_files.named_files(connection)]
     group = store.group("invoicing")
     return {
         "log": store.log_id,
@@ -271,5 +271,5 @@ def test_a_mover_from_before_an_abandoned_move_does_not_open_the_new_place(
 def test_every_table_that_names_files_is_known_to_the_move() -> None:
     naming = {table.name for table in tables.metadata.sorted_tables if "path" in table.c}
     others = {tables.retired.name, tables.archived.name, tables.archiving.name}
-    assert naming == {table.name for table in files.NAMING} | others
+    assert naming == {table.name for table in named_files.NAMING} | others
     assert select(tables.derived.c.files) is not None
