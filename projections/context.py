@@ -180,7 +180,7 @@ class ProjectionContext:
         return open_sink(self.spec(generation), self.settings)
 
     def target(self, generation: Generation) -> Target:
-        return generation.target(self.settings.store.name)
+        return generation.target(self.settings.store.name, self.store.log_id)
 
     def fence(self, generation: Generation) -> Fence | None:
         """The fence that the sink holds of the generation."""

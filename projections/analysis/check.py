@@ -223,7 +223,9 @@ def _check_sink(
     existing = ctx.generations(projection.name)
     number = existing[-1].number + 1 if existing else 1
     store = ctx.settings.store
-    target = Target(store.name, projection.name, number, projection.key, schema, store.partitions)
+    target = Target(
+        store.name, ctx.store.log_id, projection.name, number, projection.key, schema, store.partitions
+    )
     try:
         return tuple(sink.check(target))
     except CannotBuild as error:

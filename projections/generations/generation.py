@@ -131,10 +131,11 @@ class Generation:
         """The entry of ``[sinks]``; None for a user's own sink, which has none."""
         return record.sink_name(self.sink_text)
 
-    def target(self, store_name: str) -> Target:
+    def target(self, store_name: str, log_id: str) -> Target:
         """The generation as its sink knows it."""
         return Target(
             store=store_name,
+            log_id=log_id,
             projection=self.projection,
             generation=self.number,
             key=self.key,

@@ -84,7 +84,7 @@ class _Waiting:
         store = self._settings.store.name
         if sink.live(store, self._projection) != generation.number:
             return f"{generation} is promoted, but not shown yet"
-        fence = sink.fence(generation.target(store))
+        fence = sink.fence(generation.target(store, self._log.log_id))
         if fence is None:
             return f"the sink holds nothing of {generation}"
         if fence.log_id != self._log.log_id:

@@ -336,18 +336,18 @@ def _take_number(ctx: ProjectionContext, planned: Generation) -> Generation:
         generation = replace(planned, number=number)
         if sink.live(store_name, planned.projection) != number:
             with suppress(NotOwner):
-                require_own(ctx, sink, ctx.target(generation))
-                sink.drop(ctx.target(generation))
+                sink.drop(require_own(ctx, sink, ctx.target(generation)))
                 return generation
         ctx.store.derived.set_state(planned.projection, number, GenerationState.FAILED)
 
 
 @contextmanager
 def _fails_for_good(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
-    """Errors that would come again make a build fail for good. After any other it may be finished later."""
+    """Errors that would come again make a build fail for good, and so does another store that took its place in the
+    sink. After any other it may be finished later."""
     try:
         yield
-    except FOR_GOOD:
+    except (*FOR_GOOD, NotOwner):
         ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.FAILED)
         raise
 

@@ -102,7 +102,7 @@ def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> li
             ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
             return []
         try:
-            require_own(ctx, sink, target)
+            target = require_own(ctx, sink, target)
         except NotOwner as error:
             if ctx.store.steps.last(name, number) is not None:
                 raise

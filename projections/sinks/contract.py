@@ -12,18 +12,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.eventstore.errors import Fenced, OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import (
+    Fenced,
+    NotOwner,
+    OperatorError,
+    TransientError,
+    UsageError,
+    manual_page,
+)
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.columns import unsupported_columns
-
-if TYPE_CHECKING:
-    pass
 
 RESERVED = frozenset(
     {"_hash", "_op", "_bucket", "_epoch", "_deleted"}
@@ -54,7 +58,7 @@ class InMotion(TransientError):
 @dataclass(frozen=True, slots=True)
 class Target:
     """One generation of one projection, as a sink sees it. Every physical name begins with ``store``, the name of the
-    store.
+    store. Another store may have the same name; ``log_id`` says whose the generation is.
 
     ``schema`` has the output columns in order; ``key`` names some of them. ``partitions`` and ``split`` give the bucket
     of a key hash (``tailrace.eventstore.model.keys.bucket_of``). A ``preview`` is never promoted, so it need not fit
@@ -62,6 +66,7 @@ class Target:
     """
 
     store: str
+    log_id: str
     projection: str
     generation: int
     key: tuple[str, ...]
@@ -120,7 +125,12 @@ class Sink(Protocol):
         obstacle. Raises OperatorError with all problems."""
 
     def create(self, target: Target) -> None:
-        """Create an empty generation that nobody reads. May be called again."""
+        """Create an empty generation that nobody reads, and keep ``target.log_id`` with it, before anything else of it.
+        May be called again. Raises NotOwner when it is there and another log's."""
+
+    def owner(self, target: Target) -> str | None:
+        """The log whose generation it is, as ``create`` kept it, whether or not a step was applied. None: there is no
+        generation, or it was created by a version that kept nothing."""
 
     def load(self, target: Target, expected: Fence | None, to: Fence) -> AbstractContextManager[SinkLoad]:
         """Begin the step from fence ``expected`` (None: the first step) to ``to``.
@@ -144,7 +154,8 @@ class Sink(Protocol):
         """The generation that readers see."""
 
     def drop(self, target: Target) -> None:
-        """Remove a generation and its fence; may be called again. Raises UsageError when it is live."""
+        """Remove a generation and its fence; may be called again. Raises UsageError when it is live, NotOwner when it
+        is another log's."""
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
         """All rows as readers find them, in any order, in exactly ``target.schema``.
@@ -245,6 +256,23 @@ def join_key(cells: Sequence[str]) -> str:
     if len(cells) == 1:
         return cells[0]
     return ":".join(cell.replace("\\", "\\\\").replace(":", "\\:") for cell in cells)
+
+
+def require_same_log(target: Target, owner: str | None) -> None:
+    """Raises NotOwner unless the generation is the target's log's, or nobody's."""
+    if owner is not None and owner != target.log_id:
+        raise not_owner(f"{target} in its sink", owner, target.log_id)
+
+
+def not_owner(what: str, owner: str | None, log_id: str) -> NotOwner:
+    """The error for what another store of the same name has in a sink."""
+    return NotOwner(
+        what,
+        owner,
+        log_id,
+        hint="give one of the two stores another [store] name, or a sink of its own; if the other one is given up, add "
+        "--take-over to the command; see " + manual_page("operations/running.md", "Two stores of one name"),
+    )
 
 
 def require_filled(target: Target, fence: Fence | None) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from tailrace.eventstore.errors import Fenced, OperatorError, UsageError
 from tailrace.eventstore.model.position import Fence
-from tailrace.eventstore.storage.private import opener
-from tailrace.projections.sinks.contract import Target, require_filled
+from tailrace.eventstore.storage.private import make_folder, opener
+from tailrace.projections.sinks.contract import Target, require_filled, require_same_log
 
 _LOCK = ".promote.lock"
+_OWNER = ".owner"  # of a generation: the log whose it is
 
 
 class GenerationsFolder(ABC):
@@ -27,6 +28,26 @@ class GenerationsFolder(ABC):
 
     def generation(self, generation: int) -> Path:
         return self.path / f"g{generation}"
+
+    def owner(self, generation: int) -> str | None:
+        """``Sink.owner``."""
+        with self.translate_errors():
+            try:
+                text = (self.generation(generation) / _OWNER).read_text("utf-8", errors="replace")
+            except FileNotFoundError:
+                return None
+        return text.strip() or None
+
+    def create(self, target: Target) -> Path:
+        """The generation's folder, with the log whose it is in it. Raises NotOwner when it is another log's."""
+        place, owner = self.generation(target.generation), self.owner(target.generation)
+        require_same_log(target, owner)
+        with self.translate_errors():
+            make_folder(place)
+            if owner is None:
+                replace_file(place / _OWNER, f"{target.log_id}\n")
+            sync_folder(self.path)
+        return place
 
     @abstractmethod
     def live(self) -> int | None:
@@ -57,6 +78,7 @@ class GenerationsFolder(ABC):
         """``Sink.drop``."""
         if not self.path.exists():
             return
+        require_same_log(target, self.owner(target.generation))
         with self.promotion_lock():
             if self.live() == target.generation:
                 raise UsageError(f"{target} is live", hint="promote another generation first")

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tailrace.eventstore.errors import Fenced, TailraceError, UsageError
+from tailrace.eventstore.errors import Fenced, NotOwner, TailraceError, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.contract import InMotion, ResumableLoad, SnapshotSink
 from tailrace.testing.sink_crashes import SinkCrashes
@@ -60,6 +60,34 @@ class SinkContract(SinkCrashes):
         first = self.filled(target)
         self.opener().create(target)
         self.assert_holds(target, first.upserts, first.to)
+
+    def test_a_generation_says_whose_it_is_before_its_first_step_and_after_it(self) -> None:
+        target = self.target()
+        assert self.opener().owner(target) is None
+        self.opener().create(target)
+        assert self.opener().owner(target) == target.log_id
+        self.filled(target)
+        assert self.opener().owner(target) == target.log_id
+        self.opener().drop(target)
+        assert self.opener().owner(target) is None
+
+    def test_another_logs_generation_is_neither_created_again_nor_dropped(self) -> None:
+        """Two stores may have one name. Nothing of the other's has a fence yet while it is built."""
+        empty, full = self.target(), self.target(2)
+        self.opener().create(empty)
+        first = self.filled(full)
+        for mine in (empty, full):
+            theirs = replace(mine, log_id="log-2")
+            assert self.opener().owner(theirs) == mine.log_id
+            with raises(NotOwner):
+                self.opener().create(theirs)
+            with raises(NotOwner):
+                self.opener().drop(theirs)
+            assert self.opener().owner(mine) == mine.log_id
+        self.assert_holds(full, first.upserts, first.to)
+        self.opener().drop(empty)
+        self.opener().create(replace(empty, log_id="log-2"))
+        assert self.opener().owner(empty) == "log-2"
 
     def test_an_untouched_generation_may_get_other_columns(self) -> None:
         target = self.target()

@@ -35,6 +35,7 @@ class SinkCrashes(SinkSteps):
             self.opener().create(target)
             self.die(target, None, step, writes)
             assert self.opener().fence(target) is None
+            assert self.opener().owner(target) == target.log_id
             if self.opener().kind == "atomic":
                 assert self.content(target) == []
         self.apply(target, None, step)

@@ -37,8 +37,8 @@ class SinkSteps:
     partitions: ClassVar[int] = 2
     split: ClassVar[int] = 2
 
-    def target(self, generation: int = 1, projection: str = "totals") -> Target:
-        return Target("acme", projection, generation, self.key, self.schema, self.partitions, self.split)
+    def target(self, generation: int = 1, projection: str = "totals", log: str = "log-1") -> Target:
+        return Target("acme", log, projection, generation, self.key, self.schema, self.partitions, self.split)
 
     def fence(self, target: Target, epoch: int, *, log: str = "log-1", hash: str = "") -> Fence:
         return Fence(log, target.projection, target.generation, epoch, hash or f"hash-{epoch}")

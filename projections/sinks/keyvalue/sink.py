@@ -27,6 +27,7 @@ from tailrace.projections.sinks.contract import (
     key_texts,
     keys_for,
     raise_problems,
+    require_same_log,
     rows_for,
 )
 from tailrace.projections.sinks.rows import from_objects, schema_to_text, to_json_texts
@@ -67,6 +68,7 @@ class Meta:
     schema: str
     key: tuple[str, ...]
     fence: Fence | None = None
+    log_id: str | None = None
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))
@@ -75,7 +77,7 @@ class Meta:
     def from_text(cls, text: str) -> Meta:
         data = json.loads(text)
         fence = Fence(**data["fence"]) if data["fence"] else None
-        return cls(data["schema"], tuple(data["key"]), fence)
+        return cls(data["schema"], tuple(data["key"]), fence, data.get("log_id"))
 
 
 class KeyValueSink:
@@ -94,8 +96,15 @@ class KeyValueSink:
     def create(self, target: Target) -> None:
         with self._begin() as texts:
             meta = _meta(texts, target)
+            require_same_log(target, meta.log_id if meta else None)
             if meta is None or meta.fence is None:  # one without content may get other columns
-                texts.put(_place(target), Meta(schema_to_text(target.schema), target.key).to_text())
+                fresh = Meta(schema_to_text(target.schema), target.key, log_id=target.log_id)
+                texts.put(_place(target), fresh.to_text())
+
+    def owner(self, target: Target) -> str | None:
+        with self._begin() as texts:
+            meta = _meta(texts, target)
+        return meta.log_id if meta else None
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[_KeyValueLoad]:
@@ -135,6 +144,8 @@ class KeyValueSink:
 
     def drop(self, target: Target) -> None:
         with self._begin() as texts:
+            meta = _meta(texts, target)
+            require_same_log(target, meta.log_id if meta else None)
             if _live(texts, target.store, target.projection) == target.generation:
                 raise UsageError(f"{target} is live", hint="promote another one first")
             for name in [name for name, _ in texts.below(_rows(target))]:

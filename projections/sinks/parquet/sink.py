@@ -98,9 +98,10 @@ class ParquetSink:
                 f"{target} is in the sink with other columns or folders",
                 hint="rebuild the projection as a new generation",
             )
-        with folder.translate_errors():
-            make_folder(folder.generation(target.generation))
-            sync_folder(folder.path)
+        folder.create(target)
+
+    def owner(self, target: Target) -> str | None:
+        return self._folder_of(target).owner(target.generation)
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[ParquetLoad]:

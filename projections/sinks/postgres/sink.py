@@ -27,6 +27,7 @@ from tailrace.projections.sinks.contract import (
     keys_for,
     raise_problems,
     require_filled,
+    require_same_log,
     rows_for,
 )
 from tailrace.projections.sinks.postgres import json, view
@@ -70,6 +71,7 @@ class PostgresSink:
             exists = _exists(connection, self._spec.schema, table)
             if problem := foreign_relation(connection, self._spec, target, table):
                 raise_problems(target, [problem])
+            require_same_log(target, self._owner_in(connection, target))
             self._register(connection, target, table)
             if (
                 exists
@@ -82,6 +84,22 @@ class PostgresSink:
             if not exists:
                 self._create_table(connection, target, table)
                 self._forget_fence(connection, target)
+
+    def owner(self, target: Target) -> str | None:
+        with self._place.transaction(read_only=True) as connection:
+            return self._owner_in(connection, target)
+
+    def _owner_in(self, connection: psycopg.Connection, target: Target) -> str | None:
+        """None, too, for a generation that was dropped by hand."""
+        if not _exists(connection, self._spec.schema, "tailrace_fences"):
+            return None
+        row = connection.execute(
+            sql.SQL(
+                "SELECT log_id, relation FROM {} WHERE store = %s AND projection = %s AND generation = %s"
+            ).format(self._identifier("tailrace_fences")),
+            (target.store, target.projection, target.generation),
+        ).fetchone()
+        return row[0] if row is not None and _exists(connection, self._spec.schema, row[1]) else None
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[PostgresLoad]:
@@ -135,6 +153,7 @@ class PostgresSink:
         with self._place.transaction() as connection:
             if not _exists(connection, self._spec.schema, "tailrace_fences"):
                 return
+            require_same_log(target, self._owner_in(connection, target))
             live = view.live_generation(connection, self._spec.schema, target.store, target.projection)
             if live == target.generation:
                 raise UsageError(f"{target} is live", hint="promote another generation first")
@@ -225,10 +244,11 @@ class PostgresSink:
     def _register(self, connection: psycopg.Connection, target: Target, table: str) -> None:
         connection.execute(
             sql.SQL(
-                "INSERT INTO {} (store, projection, generation, relation) VALUES (%s, %s, %s, %s)"
-                " ON CONFLICT (store, projection, generation) DO NOTHING"
+                "INSERT INTO {} AS f (store, projection, generation, relation, log_id) VALUES (%s, %s, %s, %s, %s)"
+                " ON CONFLICT (store, projection, generation) DO UPDATE SET log_id = EXCLUDED.log_id"
+                " WHERE f.epoch IS NULL"
             ).format(self._identifier("tailrace_fences")),
-            (target.store, target.projection, target.generation, table),
+            (target.store, target.projection, target.generation, table, target.log_id),
         )
 
     def _create_table(self, connection: psycopg.Connection, target: Target, table: str) -> None:
@@ -250,10 +270,10 @@ class PostgresSink:
         """A fence that outlived its table (dropped by hand) says nothing about the new one."""
         connection.execute(
             sql.SQL(
-                "UPDATE {} SET log_id = NULL, epoch = NULL, epoch_hash = NULL, loading = NULL"
+                "UPDATE {} SET log_id = %s, epoch = NULL, epoch_hash = NULL, loading = NULL"
                 " WHERE store = %s AND projection = %s AND generation = %s"
             ).format(self._identifier("tailrace_fences")),
-            (target.store, target.projection, target.generation),
+            (target.log_id, target.store, target.projection, target.generation),
         )
 
     def _locked_fence(self, connection: psycopg.Connection, target: Target) -> Fence | None:

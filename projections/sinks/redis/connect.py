@@ -65,7 +65,7 @@ class RedisNames:
 
 @dataclass(frozen=True, slots=True)
 class GenerationMeta:
-    """What a reader must know to find and decode rows."""
+    """What a reader must know to find and decode rows. ``log_id``: whose generation it is; "" not known."""
 
     store: str
     key: tuple[str, ...]
@@ -73,10 +73,12 @@ class GenerationMeta:
     partitions: int
     split: int
     format: str
+    log_id: str = ""
 
     @classmethod
     def of(cls, target: Target, format: str) -> Self:
-        return cls(target.store, target.key, target.schema, target.partitions, target.split, format)
+        shape = target.partitions, target.split
+        return cls(target.store, target.key, target.schema, *shape, format, target.log_id)
 
     def to_text(self) -> str:
         return json.dumps(
@@ -87,6 +89,7 @@ class GenerationMeta:
                 "partitions": self.partitions,
                 "split": self.split,
                 "format": self.format,
+                "log_id": self.log_id,
             }
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from tailrace.projections.sinks.contract import (
     keys_for,
     raise_problems,
     require_filled,
+    require_same_log,
     rows_for,
 )
 from tailrace.projections.sinks.redis import scripts
@@ -125,14 +126,23 @@ class RedisSink:
                 return
             if known is not None and known.store != target.store:
                 raise_problems(target, self._owner_problems(client, target))
+            require_same_log(target, _owner(known))
             if known is not None and self._fence(client, target):
+                if known == replace(meta, log_id=known.log_id):
+                    return
                 raise OperatorError(
                     f"{target} is in the sink with other columns",
                     hint="rebuild the projection as a new generation",
                 )
             if known is not None:  # what an earlier try may have left
                 self._remove(client, target, known.partitions * known.split)
-            run(client, [("SET", names.meta(target.generation), meta.to_text())])
+            unless = () if known is not None else ("NX",)  # another store created it since
+            run(client, [("SET", names.meta(target.generation), meta.to_text(), *unless)])
+            require_same_log(target, _owner(self._meta(client, names, target.generation)))
+
+    def owner(self, target: Target) -> str | None:
+        with self._place.client() as client:
+            return _owner(self._meta(client, self.names(target.store, target.projection), target.generation))
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[RedisLoad]:
@@ -171,6 +181,7 @@ class RedisSink:
             known = self._meta(client, names, target.generation)
             if known is None or known.store != target.store:
                 return
+            require_same_log(target, _owner(known))
             self._remove(client, target, known.partitions * known.split)
             run(client, [("DEL", names.meta(target.generation))])
 
@@ -234,6 +245,10 @@ class RedisSink:
                 if texts:
                     run(client, [("UNLINK", *(tag.encode() + b":" + text for text in texts))])
             run(client, [("UNLINK", f"{tag}#fence", f"{tag}#gone", f"{tag}#keys")])
+
+
+def _owner(meta: GenerationMeta | None) -> str | None:
+    return meta.log_id or None if meta is not None else None
 
 
 @dataclass(frozen=True, slots=True)

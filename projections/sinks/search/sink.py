@@ -18,7 +18,7 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound, IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.settings import SinkSettings
-from tailrace.eventstore.storage.private import close_files, make_folder
+from tailrace.eventstore.storage.private import close_files
 from tailrace.projections.sinks.columns import is_list, is_text
 from tailrace.projections.sinks.contract import (
     SinkSnapshot,
@@ -29,6 +29,7 @@ from tailrace.projections.sinks.contract import (
     key_texts,
     keys_for,
     raise_problems,
+    require_same_log,
     rows_for,
 )
 from tailrace.projections.sinks.folder import folder_problems
@@ -77,6 +78,7 @@ class SearchSink:
     def create(self, target: Target) -> None:
         raise_problems(target, column_problems(target) + field_problems(self._spec, target))
         folder = self._folder_of(target)
+        require_same_log(target, folder.owner(target.generation))
         meta = IndexMeta(target.key, target.schema, dict(self._spec.fields))
         known = folder.meta(target.generation)
         if known is not None and known != meta:
@@ -87,13 +89,15 @@ class SearchSink:
                 )
             folder.remove(target.generation)
             known = None
-        place = folder.generation(target.generation)
+        place = folder.create(target)
         with folder.translate_errors():
-            make_folder(place)
             if not (place / "meta.json").exists():
                 tantivy.Index(index_schema(self._spec.fields), str(place))
             folder.write_meta(target.generation, known or meta)
             close_files(place)
+
+    def owner(self, target: Target) -> str | None:
+        return self._folder_of(target).owner(target.generation)
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[SearchLoad]:

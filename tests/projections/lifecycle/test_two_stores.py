@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.lifecycle import build
 from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.ownership import require_own
 from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.projections.sinks.record import spec_to_text
 from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
@@ -115,6 +117,38 @@ def test_another_stores_generations_are_neither_dropped_nor_replaced(
     with pytest.raises(NotOwner):
         promote(ours, "totals", second.number)
     assert shown(ours, first) == 3 and ours.store.derived.live("totals") == 1
+
+
+@every_sink
+def test_what_a_killed_build_left_in_a_sink_stays_its_stores(
+    ours: ProjectionContext, theirs: ProjectionContext, spec: SinkSpec
+) -> None:
+    left = build._take_number(ours, planned(spec))
+    sink, target = ours.sink(left), ours.target(left)
+    sink.create(target)
+
+    assert built(theirs, spec).number == 2, "the number is taken in the sink"
+    gc(theirs, "totals", keep=0)
+    assert sink.owner(target) == ours.store.log_id and sink.fence(target) is None
+    fill(ours, left, Fence(ours.store.log_id, "totals", left.number, 1, "hash"))
+    assert holds(ours, left)
+
+    theirs.take_over = True
+    taken = build._take_number(theirs, planned(spec))
+    theirs.sink(taken).drop(require_own(theirs, sink, replace(target, log_id=theirs.store.log_id)))
+    assert sink.owner(target) is None
+
+
+def test_a_build_whose_place_in_the_sink_another_store_took_fails_so_that_the_next_one_gets_another(
+    ours: ProjectionContext, theirs: ProjectionContext
+) -> None:
+    mine, other = (build._take_number(ctx, planned(SPECS[0])) for ctx in (ours, theirs))
+    assert mine.number == other.number
+    theirs.sink(other).create(theirs.target(other))
+    with pytest.raises(NotOwner), build._fails_for_good(ours, mine):
+        ours.sink(mine).create(ours.target(mine))
+    assert ours.generation("totals", mine.number).state is GenerationState.FAILED
+    assert build._take_number(ours, planned(SPECS[0])).number == 2
 
 
 @every_sink

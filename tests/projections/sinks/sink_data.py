@@ -31,7 +31,7 @@ def target(
     store: str = "acme",
     projection: str = "customer_totals",
 ) -> Target:
-    return Target(store, projection, generation, tuple(key), schema, partitions=2, split=1)
+    return Target(store, "log-1", projection, generation, tuple(key), schema, partitions=2, split=1)
 
 
 def fence(of: Target, epoch: int) -> Fence:

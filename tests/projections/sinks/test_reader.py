@@ -217,7 +217,7 @@ def test_before_the_first_promotion_the_reader_says_what_to_do(place: Place) -> 
 
 def test_every_type_is_read_as_it_was_written(place: Place) -> None:
     contract = SinkContract()
-    of = Target("acme", "customer_totals", 1, ("region", "id"), SCHEMA, partitions=3, split=2)
+    of = Target("acme", "log-1", "customer_totals", 1, ("region", "id"), SCHEMA, partitions=3, split=2)
     rows = [contract.row(number) for number in range(60)]
     fill(place.sink, of, rows)
     place.sink.promote(of, None)

@@ -172,5 +172,5 @@ def test_a_transaction_is_bounded_in_rows_and_bytes(sizes: list[int], small: int
 def test_the_texts_of_keys_are_those_that_readers_join(keys: list[tuple[str, str]]) -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.large_string())])
     rows = pa.table({"a": [a for a, _ in keys], "b": [b for _, b in keys]}, schema)
-    of = Target("acme", "totals", 1, ("a", "b"), schema, partitions=1)
+    of = Target("acme", "log-1", "totals", 1, ("a", "b"), schema, partitions=1)
     assert key_texts(of, rows) == [join_key(key) for key in keys]

@@ -33,7 +33,9 @@ def settings_of(url: str, *, cluster: bool = True) -> Settings:
 
 
 def target(generation: int) -> Target:
-    return Target("acme", "customer_totals", generation, ("customer_id",), SCHEMA, partitions=4, split=4)
+    return Target(
+        "acme", "log-1", "customer_totals", generation, ("customer_id",), SCHEMA, partitions=4, split=4
+    )
 
 
 def keys_at(server: RedisServer) -> set[str]:
