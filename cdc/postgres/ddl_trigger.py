@@ -21,7 +21,9 @@ FROM pg_catalog.pg_event_trigger t
 WHERE t.evtname IN ('tailrace_ddl_start', 'tailrace_ddl_drop', 'tailrace_ddl_rewrite', 'tailrace_ddl_end')
 """
 _TRIGGERS = 4
-_VERSION = 2  # of its messages; the comment on trigger ``tailrace_ddl_end`` says which one a database has
+FUNCTIONS = 3
+"""Raised with each change of ``install.sql``. The comment on ``tailrace_ddl_end`` says which one a database has:
+it keeps its functions until ``init --ddl`` runs again."""
 # Whoever owns schema, secret or functions could write messages that are believed. A hostile role may have made them
 # first; only a trusted one can own the event trigger.
 _TRUST = """
@@ -55,7 +57,8 @@ class Trigger(Enum):
 
     ABSENT = "is not installed"
     ACTIVE = "is installed"
-    INACTIVE = "is there, but disabled, in parts or of another version"
+    INACTIVE = "is there, but disabled or in parts"
+    OUTDATED = "was installed by another release than this one"
     UNREADABLE = (
         "is installed, but the source's user may not read the secret that its messages are checked with"
     )
@@ -72,8 +75,10 @@ def read_trigger(connection: Connection[Row], address: Address) -> Trigger:
     enabled, there, comment = row
     if not there:
         return Trigger.ABSENT
-    if (enabled, comment) != (_TRIGGERS, f"tailrace ddl {_VERSION}"):
+    if enabled != _TRIGGERS:
         return Trigger.INACTIVE
+    if comment != f"tailrace ddl {FUNCTIONS}":
+        return Trigger.OUTDATED
     return _trust(connection, address)
 
 
@@ -94,9 +99,9 @@ def hint(trigger: Trigger, user: str) -> str:
     if trigger is Trigger.UNTRUSTED:
         return (
             "look who owns schema tailrace and what is in it (\\dn+ tailrace, \\df+ tailrace.*, \\dp tailrace.secret);"
-            " drop what is not yours, and install the trigger with --ddl"
+            " drop what is not yours, and run `tailrace init --ddl`"
         )
-    return "install it with --ddl, or remove it with --no-ddl"
+    return "`tailrace init --ddl` installs it again, `tailrace init --no-ddl` removes it"
 
 
 def secret_reader(address: Address) -> Callable[[], tuple[bytes | None, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,14 @@ import pytest
 from psycopg import sql
 
 from tailrace.cdc.postgres.connect import Address, connect
-from tailrace.cdc.postgres.ddl_trigger import Trigger, install_trigger, read_trigger, remove_trigger
+from tailrace.cdc.postgres.ddl_trigger import (
+    FUNCTIONS,
+    Trigger,
+    install_script,
+    install_trigger,
+    read_trigger,
+    remove_trigger,
+)
 from tailrace.cdc.setup.table_choice import Level
 from tailrace.cdc.wire import ddl_message
 from tailrace.embedded import PostgresServer
@@ -276,13 +284,19 @@ def test_init_installs_removes_and_shows_it(site: Site) -> None:
         with connect(address) as connection:
             return read_trigger(connection, address)
 
+    def finding() -> str:
+        (found,) = [each for each in site.init().findings if each.subject == "DDL trigger"]
+        assert "tailrace init --ddl" in found.hint
+        return found.what
+
     assert "CREATE EVENT TRIGGER" in site.init(ddl=True, dry_run=True).trigger and state() is Trigger.ABSENT
     assert site.init(ddl=True).trigger and state() is Trigger.ACTIVE
     assert not site.init(ddl=True).trigger and not site.init().trigger
+    execute(site.dsn, "COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 2'")
+    assert state() is Trigger.OUTDATED and finding() == "it was installed by another release than this one"
+    assert site.init(ddl=True).trigger and state() is Trigger.ACTIVE
     execute(site.dsn, "ALTER EVENT TRIGGER tailrace_ddl_drop DISABLE")
-    assert [finding.what for finding in site.init().findings if finding.subject == "DDL trigger"] == [
-        "it is there, but disabled, in parts or of another version"
-    ]
+    assert finding() == "it is there, but disabled or in parts"
     assert "DROP EVENT TRIGGER" in site.init(ddl=False, dry_run=True).trigger and state() is Trigger.INACTIVE
     assert site.init(ddl=False).trigger and state() is Trigger.ABSENT
 
@@ -317,6 +331,13 @@ def test_a_user_who_may_not_install_it_goes_on_without(site: Site, postgres: Pos
             f"DROP OWNED BY {role}",
             f"DROP ROLE {role}",
         )
+
+
+def test_a_changed_script_has_another_number_which_databases_are_asked_for() -> None:
+    """After a change: raise ``FUNCTIONS`` and the script's comment, then set both here."""
+    code = "\n".join(line for line in install_script("").splitlines() if not line.lstrip().startswith("--"))
+    assert f"IS 'tailrace ddl {FUNCTIONS}'" in code
+    assert (FUNCTIONS, hashlib.sha256(code.encode()).hexdigest()[:16]) == (3, "ae71d7ade0dd0e6f")
 
 
 @pytest.mark.versions
