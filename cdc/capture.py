@@ -19,6 +19,7 @@ from tailrace.cdc.snapshot.first_load import first_load
 from tailrace.cdc.status import CapturePhase, CaptureStatus
 from tailrace.cdc.stream.session import Session, TransferMode
 from tailrace.cdc.topics import TopicsChanged
+from tailrace.eventstore.catalog.leases import capture_lease
 from tailrace.eventstore.errors import Fenced, OperatorError, TransientError
 from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.settings import SourceSettings
@@ -90,6 +91,10 @@ class Capture:
     def run(self) -> None:
         """Returns after a clean stop. Raises OperatorError (somebody must act), Fenced, UsageError; TransientError
         only before the first connection succeeded: later ones are tried again for ever, with pauses."""
+        with capture_lease(self._store.catalog, self._task.name):
+            self._run()
+
+    def _run(self) -> None:
         try:
             self._store.collect_orphans()
             while not self._stop.is_set():

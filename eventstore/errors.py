@@ -154,6 +154,11 @@ class IncompleteTopic(TailraceError):
     exit_code = 6
 
 
+class TopicGone(OperatorError):
+    """The state of the topic is not known at this position, and will not be: its table was dropped, or the topic was
+    retired. Take it out of what reads it, or name an earlier position."""
+
+
 def damaged_row(row: str, detail: str) -> IntegrityError:
     """The error for a row of the catalog that cannot be what was written. ``row``: its table and primary key."""
     return IntegrityError(

@@ -24,7 +24,7 @@ SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_repl
                / nullif(extract(epoch FROM now() - coalesce(w.stats_reset, pg_postmaster_start_time())), 0)
         FROM pg_catalog.pg_stat_wal w)::float8,
        extract(epoch FROM r.write_lag)::float8, extract(epoch FROM r.flush_lag)::float8,
-       t.spill_txns::bigint, t.spill_bytes::bigint
+       t.spill_txns::bigint, t.spill_bytes::bigint, extract(epoch FROM clock_timestamp() - r.reply_time)::float8
 FROM (VALUES (%s::text)) x(slot)
 LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = x.slot
 LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
@@ -52,6 +52,7 @@ class Ladder:
     wal_bytes_per_second: float | None
     spilled_transactions: int
     spilled_bytes: int
+    reply_seconds: float | None = None  # since the capture that is connected last answered the server
 
     def lag(self, position: int | None) -> int | None:
         """Bytes from the head down to ``position``."""
@@ -98,7 +99,7 @@ def _read(connection: Connection[tuple[object, ...]], address: Address, slot: st
     received_lsn = max(_lsn(received), durable) if connected else None
     sent_lsn = max(_lsn(sent), received_lsn) if received_lsn is not None else None
     head_lsn = max(_lsn(head), sent_lsn or durable)
-    received_seconds, durable_seconds, transactions, spilled = rest
+    received_seconds, durable_seconds, transactions, spilled, replied = rest
     return Ladder(
         head=head_lsn,
         standby=bool(standby),
@@ -113,6 +114,7 @@ def _read(connection: Connection[tuple[object, ...]], address: Address, slot: st
         wal_bytes_per_second=_float(rate),
         spilled_transactions=int(str(transactions or 0)),
         spilled_bytes=int(str(spilled or 0)),
+        reply_seconds=_float(replied),
     )
 
 

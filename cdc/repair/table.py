@@ -31,6 +31,7 @@ from tailrace.cdc.topics import Topics, changed_schema
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
+from tailrace.eventstore.model.info import LEFT
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PreparedSegment
@@ -80,7 +81,7 @@ class TableRepair:
         self._task.require_going()
         self._tick(f"comparing {self._topic.text}")
         if self._table is None:
-            return TopicCorrections(TopicRepair(self._topic, skipped="no published table has its name"))
+            return TopicCorrections(TopicRepair(self._topic, skipped=LEFT))
         if not self._table.readable:
             raise OperatorError(
                 f"the source's user may not read {self._table.text}",

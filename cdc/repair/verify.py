@@ -37,6 +37,7 @@ from tailrace.cdc.snapshot.copy import (
     snapshot_session,
 )
 from tailrace.cdc.topics import Topics, is_events
+from tailrace.eventstore.catalog.leases import captures
 from tailrace.eventstore.errors import IncompleteTopic, TransientError, UsageError
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.postgres_text import postgres_texts
@@ -95,9 +96,9 @@ def verify_source(
     """Compare topics (default: all tables and domain events of the source) with their tables. ``report`` gets
     the topic whose turn it is, how many topics are done, and of how many.
 
-    A capture must be running, or the log already be far enough. Raises TransientError when the log does not reach the
-    position within ``timeout`` seconds, UsageError for a topic that is no table or events of the source, OperatorError
-    (privileges, no free slot).
+    Default topics are all but retired ones. A capture must be running, or the log already be far enough. Raises
+    TransientError without a capture, and when the log does not reach the position within ``timeout`` seconds,
+    UsageError for a topic that is no table or events of the source, OperatorError (privileges, no free slot).
     """
     task = Task.of(store, name, settings)
     address = task.address
@@ -127,7 +128,8 @@ def verify_source(
 
 
 def _selected_topics(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[TopicId]:
-    known = [info.id for info in store.topics(name) if info.kind is not TopicKind.MESSAGES]
+    found = [info for info in store.topics(name) if info.kind is not TopicKind.MESSAGES]
+    known = [info.id for info in found]
     for topic in wanted or ():
         if topic not in known:
             store.topic(topic)  # UsageError with names that come close
@@ -135,7 +137,7 @@ def _selected_topics(store: Store, name: str, wanted: Sequence[TopicId] | None) 
                 f"{topic} is not a table or a category of events of source {name}",
                 hint="logical messages leave nothing in the source to compare with",
             )
-    return known if wanted is None else list(wanted)
+    return [info.id for info in found if not info.is_retired] if wanted is None else list(wanted)
 
 
 def _lock(
@@ -157,15 +159,27 @@ def _wait_for(task: Task, control: Connection[Row], lsn: int, deadline: float, t
     """Wait until the log has everything that commits below ``lsn``."""
     name = task.name
     while (reached := require_source(task.store, name)).through_lsn < lsn:
-        if time.monotonic() > deadline:
-            slot = read_slot(control, reached.slot, task.address)
-            running = slot is not None and slot.active_pid is not None
+        positions = f"the log of source {name} is at {format_lsn(reached.through_lsn)}"
+        if not _is_captured(task, control, reached.slot):
             raise TransientError(
-                f"the log of source {name} is at {format_lsn(reached.through_lsn)} and did not reach {format_lsn(lsn)},"
-                f" where it is compared, within {timeout:.0f} s",
-                hint="capture is behind: wait and try again" if running else "start `tailrace capture`",
+                f"{positions}, it is compared at {format_lsn(lsn)}, and no capture runs that would bring it there",
+                hint="start `tailrace capture`, and try again beside it",
+            )
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"{positions} and did not reach {format_lsn(lsn)}, where it is compared, within {timeout:.0f} s",
+                hint="capture is behind: wait and try again",
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _is_captured(task: Task, control: Connection[Row], name: str) -> bool:
+    """Whether a process captures the source: it says so in the catalog, or has the slot."""
+    with task.store.catalog.read() as connection:
+        if captures(connection, task.name):
+            return True
+    slot = read_slot(control, name, task.address)
+    return slot is not None and slot.active_pid is not None
 
 
 class _Verification:

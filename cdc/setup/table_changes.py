@@ -8,15 +8,17 @@ from tailrace.cdc.postgres.publication import Publication, TablePublication, los
 from tailrace.cdc.postgres.tables import Table, apply_publication
 from tailrace.cdc.setup.table_choice import problem_of
 from tailrace.cdc.topics import Topics
+from tailrace.eventstore.model.info import DROPPED, LEFT
 from tailrace.eventstore.model.topic import TopicId
 
-LEFT = "left the publication"
 
-
-def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
+def lost_topics(
+    topics: Topics, publication: Publication | None, tables: Sequence[Table] | None = None
+) -> dict[TopicId, str]:
     """Topics, complete or in quarantine, that lost or may have lost changes, and why: their table is not published, or
-    was not all the time since it was read."""
+    was not all the time since it was read. ``tables``: all that the server has, which tells what was dropped."""
     reasons = {}
+    there = None if tables is None else {table.relid for table in tables}
     for topic, info in topics.tables.items():
         if not topics.follows(topic):
             continue
@@ -24,7 +26,9 @@ def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId
         if publication is not None and publication.mismatch:
             reasons[topic] = f"its publication loses changes: {publication.mismatch}"
         elif entry is None:
-            reasons[topic] = LEFT
+            relid = topics.relid(topic)
+            dropped = there is not None and relid != 0 and relid not in there
+            reasons[topic] = DROPPED if dropped else LEFT
         elif info.published and (
             reason := lost_changes(TablePublication.from_json(info.published), entry.identity)
         ):

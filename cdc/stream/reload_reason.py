@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tailrace.cdc.columnar.schema_change import ChangeKind, SchemaChange
 from tailrace.cdc.wire import ddl_message
+from tailrace.eventstore.model.info import DROPPED
 from tailrace.eventstore.model.schema import TopicSchema
 
 # After these, rows may be different that the stream said nothing about.
@@ -27,7 +28,7 @@ def reload_reason(change: SchemaChange, filled_unseen: Callable[[int, int], bool
     if change.previous is None:
         return ""
     if ChangeKind.GONE in change.kinds:
-        return "its table was dropped"
+        return DROPPED
     kinds = set(change.kinds)
     if change.by_trigger and not _changes_values(change.previous, change.current):
         kinds.discard(ChangeKind.RETYPED)

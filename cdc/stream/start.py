@@ -12,7 +12,6 @@ from tailrace.cdc.postgres.ddl_trigger import Trigger, hint, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables
 from tailrace.cdc.setup.table_changes import (
-    LEFT,
     loadable_tables,
     lost_topics,
     reidentified_topics,
@@ -27,6 +26,7 @@ from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.epoch import EpochBatch
+from tailrace.eventstore.model.info import DROPPED, LEFT
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 
@@ -79,7 +79,8 @@ class SessionStart:
         address, writer, publication = self.task.address, self.writer, self.publication
         topics = self._read_topics()
         with connect(address, "tailrace capture") as connection:
-            tables = apply_publication(read_tables(connection, address), publication)
+            found = read_tables(connection, address)
+            tables = apply_publication(found, publication)
             server, trigger = read_server(connection, address), read_trigger(connection, address)
             writer.set_timeline(server.timeline)
         by_trigger = trigger is Trigger.ACTIVE
@@ -87,12 +88,15 @@ class SessionStart:
             self.task.progress.report(f"the DDL trigger {trigger.value}: {hint(trigger, server.user)}")
         # With the trigger the stream says it where it happened.
         again = [] if by_trigger else reidentified_topics(topics, tables)
-        reasons = lost_topics(topics, publication) | dict.fromkeys(
+        reasons = lost_topics(topics, publication, found) | dict.fromkeys(
             again, "read again: its columns or its key were replaced"
         )
         for reason in sorted(set(reasons.values())):
             names = ", ".join(topic.text for topic in reasons if reasons[topic] == reason)
-            mend = "; once `tailrace init` has published it, it is read again" if reason == LEFT else ""
+            mend = {
+                LEFT: "; once `tailrace init` has published it, it is read again",
+                DROPPED: "; `tailrace topic retire` says that nobody waits for it any more",
+            }.get(reason, "")
             self.task.progress.report(f"{names}: {reason}{mend}", again=True)
         republished = republished_topics(topics, publication)
         if reasons or republished:

@@ -19,6 +19,8 @@ who live renew and the dead do not.
 A worker (a run that refreshes a projection, a build) takes a lease on each name it works on, so that a second one does
 not begin the same: it would be in vain, or fence the first. What keeps results right is the compare-and-set of steps,
 so these leases are short: a process that meets one whose holder it cannot see waits until it is renewed, or has ended.
+
+A capture takes a lease that keeps nobody out (terms fence captures): it says who captures a source, and since when.
 """
 
 from __future__ import annotations
@@ -37,13 +39,14 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import processes, tables, terms
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import Fenced, TransientError
+from tailrace.eventstore.errors import Fenced, TailraceError, TransientError
 from tailrace.eventstore.model.time import from_micros, now_micros
 
 READER = "reader"
 DRIVER = "driver"
 MAINTAINER = "maintainer"
 WORKER = "worker"
+CAPTURE = "capture"
 LEASE_SECONDS = 120.0
 WORK_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
@@ -101,6 +104,24 @@ def work_lease(catalog: Catalog, names: Mapping[str, str], purpose: str) -> Iter
             yield
     finally:
         _OWN.difference_update((row["id"], row["created_at"]) for row in rows)
+
+
+@contextmanager
+def capture_lease(catalog: Catalog, source: str) -> Iterator[None]:
+    """Say that this process captures ``source``."""
+    with _lease(catalog, f"{CAPTURE}:{source}:{uuid.uuid4().hex}", CAPTURE, CAPTURE):
+        yield
+
+
+def captures(connection: Connection, source: str) -> list[Worker]:
+    """Who captures a source at this moment, the latest last: two only while one takes over."""
+    table = tables.leases
+    query = select(table).where(table.c.role == CAPTURE, table.c.expires_at > now(connection))
+    return [
+        Worker(_shown(row.holder), from_micros(row.created_at))
+        for row in connection.execute(query.order_by(table.c.created_at))
+        if row.id.startswith(f"{CAPTURE}:{source}:") and _is_running(row.holder, otherwise=True)
+    ]
 
 
 _OWN: set[tuple[str, int]] = set()
@@ -238,9 +259,10 @@ def oldest_need(connection: Connection) -> int | None:
 
 
 def holders(connection: Connection) -> list[str]:
-    """Who is at work on the log's files, for people; each once. A worker that waits for its next work is not."""
+    """Who is at work on the log's files, for people; each once. Captures are not, nor a worker that
+    waits for its next work."""
     table = tables.leases
-    needed = (table.c.role != WORKER, table.c.expires_at > now(connection))
+    needed = (table.c.role.not_in((WORKER, CAPTURE)), table.c.expires_at > now(connection))
     query = select(table).where(*needed).order_by(table.c.created_at.desc())
     living = [row for row in connection.execute(query) if _is_running(row.holder, otherwise=True)]
     since = {_shown(row.holder): row.created_at for row in living}
@@ -250,7 +272,7 @@ def holders(connection: Connection) -> list[str]:
 def forget_expired(connection: Connection) -> None:
     _cut_down(connection)
     table = tables.leases
-    gone = (table.c.role.in_((READER, WORKER)), table.c.expires_at <= now(connection))
+    gone = (table.c.role.in_((READER, WORKER, CAPTURE)), table.c.expires_at <= now(connection))
     connection.execute(delete(table).where(*gone))
 
 
@@ -326,7 +348,7 @@ def _renewal(
 
     def renew() -> None:
         while not ended.wait(seconds / _RENEWALS):
-            with suppress(TransientError), catalog.write() as connection:
+            with suppress(TailraceError), catalog.write() as connection:  # what it is held for says it
                 expires_at = now(connection) + int(seconds * 1e6)
                 connection.execute(update(table).where(mine).values(expires_at=expires_at))
 
@@ -337,5 +359,5 @@ def _renewal(
     finally:
         ended.set()
         thread.join()
-        with suppress(TransientError), catalog.write() as connection:
+        with suppress(TailraceError), catalog.write() as connection:
             connection.execute(delete(table).where(mine))

@@ -8,7 +8,7 @@ Three roles without login, named by the catalog's schema; logins become members 
   ones, and cannot append.
 
 ``log redact`` replaces files and tells so by an epoch, so its login is a member of writer and maintainer; ``topic
-repartition`` only adds an epoch.
+repartition`` and ``topic retire`` only add an epoch.
 ``capture`` does upkeep in a child process, so its login is a member of both unless ``store.upkeep`` is off there.
 """
 

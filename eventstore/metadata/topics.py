@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, or_, s
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import IncompleteTopic, IntegrityError, UsageError, damaged_row
+from tailrace.eventstore.errors import IncompleteTopic, IntegrityError, TopicGone, UsageError, damaged_row
 from tailrace.eventstore.metadata import load_progress, quarantine
-from tailrace.eventstore.model.info import EpochInfo, SourceState, TopicInfo
+from tailrace.eventstore.model.info import DROPPED, RETIRED, EpochInfo, SourceState, TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema
@@ -297,7 +297,7 @@ def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> N
 
 
 def require_complete(connection: Connection, topic: TopicId, topic_id: int, cut: Cut) -> None:
-    """Raises IncompleteTopic when the topic's state is not known at the cut."""
+    """Raises IncompleteTopic when the topic's state is not known at the cut, TopicGone when it will not be."""
     table = tables.incomplete
     query = select(table.c.reason).where(
         table.c.topic_id == topic_id,
@@ -306,10 +306,17 @@ def require_complete(connection: Connection, topic: TopicId, topic_id: int, cut:
     )
     reason = connection.scalar(query)
     if reason is not None:
-        raise IncompleteTopic(
-            f"the state of {topic} is not known at epoch {cut.epoch}: {reason}",
-            hint="`tailrace status` shows the progress; ask for a later position",
-        )
+        raise unknown_state(f"the state of {topic} is not known at epoch {cut.epoch}: {reason}", reason)
+
+
+def unknown_state(message: str, reason: str) -> IncompleteTopic | TopicGone:
+    """The error for a topic that is incomplete for ``reason``."""
+    if reason in (DROPPED, RETIRED):
+        hint = "take it out of what reads it, or name an earlier position"
+        return TopicGone(message, hint=hint)
+    return IncompleteTopic(
+        message, hint="`tailrace status` says what it waits for and what to do; or name another position"
+    )
 
 
 # epochs

@@ -8,6 +8,11 @@ from datetime import datetime
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 
+# Why the state of a topic is not known, where it will not be known by itself.
+LEFT = "left the publication"
+DROPPED = "its table was dropped"
+RETIRED = "retired: nothing more is captured of it"
+
 
 @dataclass(frozen=True, slots=True)
 class EpochInfo:
@@ -57,3 +62,8 @@ class TopicInfo:
     def partitions(self) -> int:
         """How many its rows are spread over now."""
         return self.partitioning.current.count
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether it was given up: its history stays, and nobody waits for more."""
+        return self.complete_since is None and self.reason == RETIRED

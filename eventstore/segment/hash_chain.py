@@ -63,6 +63,11 @@ def partitioning_hash(topic: str, first: int, count: int) -> str:
     return _sha256(["partitions", topic, first, count])
 
 
+def retirement_hash(topic: str) -> str:
+    """What stands for the parts of an epoch that brings no rows and retires a topic."""
+    return _sha256(["retired", topic])
+
+
 def epoch_hash(previous: str, values: Mapping[str, Any]) -> str:
     """The hash of an epoch from its row and the hash of the one before ("" before the first)."""
     return _sha256([previous, values["content"], *(values[name] for name in _COVERED)])

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.eventstore.errors import Fenced, HistoryGone, IncompleteTopic, UsageError
+from tailrace.eventstore.errors import Fenced, HistoryGone, UsageError
 from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.metadata.topics import unknown_state
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.segment_ref import SegmentRef
@@ -226,11 +227,8 @@ def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: 
             f"{info.id} holds no domain events", hint="read a table as State or Changes, a category as Events"
         )
     if info.complete_since is None or info.complete_since > cut.epoch:
-        raise IncompleteTopic(
-            f"the history of {info.id} at epoch {cut.epoch} is not known:"
-            f" {info.reason or 'its first load came later'}",
-            hint="wait until tailrace status shows it complete",
-        )
+        why = info.reason or "its first load came later"
+        raise unknown_state(f"the history of {info.id} at epoch {cut.epoch} is not known: {why}", info.reason)
     versions = {schema.version: schema for schema in store.schemas(info.id)}
     return ChangesInput(
         topic=info.id,

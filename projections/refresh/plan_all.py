@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailrace.eventstore.errors import HistoryGone, IncompleteTopic, TailraceError
+from tailrace.eventstore.errors import HistoryGone, IncompleteTopic, TailraceError, TopicGone
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.compute.read_plan import require_changes
@@ -83,7 +83,7 @@ def _plan_live(
             require_changes(ctx.store, str(live), live.projection, live.inputs)
     except IncompleteTopic as error:
         return Nothing(error.message)
-    except HistoryGone as error:
+    except (HistoryGone, TopicGone) as error:
         return Nothing(f"{error.message}; {error.hint}")
     return decided
 

@@ -164,6 +164,30 @@ def repartition(
         output.line("consumer groups read the new ones when they are done with the old ones")
 
 
+@topic_commands.command()
+def retire(context: typer.Context, topic: TopicArgument) -> None:
+    """Give up a topic whose table was dropped or is not published any more.
+
+    Its history stays in the log. `tailrace status` and `tailrace verify --source` leave it out, and what reads its
+    present state fails instead of waiting. A table of its name that is captured later ends that.
+    """
+    from tailrace.eventstore.maintenance.retire import retire
+    from tailrace.eventstore.model.topic import TopicId
+
+    invocation = invocation_of(context)
+    wanted = TopicId.parse(topic)
+    with invocation.store() as store:
+        store.topic(wanted)
+        invocation.confirm(f"retire {wanted}")
+        epoch = retire(store, wanted)
+    if invocation.output.json:
+        invocation.output.document({"topic": wanted.text, "epoch": epoch or None})
+    elif epoch:
+        invocation.output.line(f"{wanted} is retired since epoch {epoch:,}; its history stays in the log")
+    else:
+        invocation.output.line(f"{wanted} is retired already")
+
+
 def _partition_names(incarnation: TopicIncarnation) -> str:
     """The partitions of an incarnation, for people."""
     first, last = incarnation.numbers[0], incarnation.numbers[-1]
@@ -201,6 +225,8 @@ def _stored_type(column: Column) -> str:
 
 def _completeness(topic: TopicInfo) -> str:
     """Whether the topic's state is known, in words."""
+    if topic.is_retired:
+        return topic.reason
     if topic.complete_since is None:
         return f"incomplete: {topic.reason}"
     return (

@@ -205,7 +205,9 @@ class Goal:
         in_quarantine -= {request.topic for request in self.store.requests.list_open(self.source, "retry")}
         topics = self.store.topics(self.source)
         return [
-            topic.id for topic in topics if topic.complete_since is None and topic.id not in in_quarantine
+            topic.id
+            for topic in topics
+            if topic.complete_since is None and not topic.is_retired and topic.id not in in_quarantine
         ]
 
     def _unloadable_notes(self, topics: Sequence[TopicId], name: str) -> list[str]:

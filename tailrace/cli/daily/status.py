@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tailrace.eventstore.store import Store
 
 
+TOPICS_SHOWN = 20
+
+
 @dataclass(frozen=True, slots=True)
 class QuarantineStatus:
     """A topic in quarantine: its table cannot be decoded. ``undecoded``: messages and bytes kept since, None when none
@@ -67,6 +70,16 @@ def status(context: typer.Context) -> None:
         for s in sources
     ]
     output.table(("source", "state", "topics", "incomplete", "log holds all below", "server ahead by"), rows)
+    for source in sources:
+        if source.capture is not None or not source.state.startswith("not prepared"):
+            output.line(capture_line(source), style="" if source.capture else "yellow")
+    unknown = [each for s in sources for each in s.unknown]
+    if unknown:
+        output.line("")
+        named = [(each.topic, each.reason, each.remedy) for each in unknown[:TOPICS_SHOWN]]
+        output.table(("incomplete", "because", "what to do"), named)
+        if len(unknown) > TOPICS_SHOWN:
+            output.line(f"and {len(unknown) - TOPICS_SHOWN:,} more: tailrace topic list")
     ladders = [(s, s.ladder) for s in sources if s.ladder is not None]
     if ladders:
         output.line("")
@@ -91,6 +104,16 @@ def status(context: typer.Context) -> None:
     if projections:
         output.line("")
         print_projections(output, projections)
+
+
+def capture_line(source: SourceStatus) -> str:
+    """Which process captures a source, and since when, or that none does."""
+    capture = source.capture
+    if capture is None:
+        return f"{source.name}: no capture runs: tailrace capture {source.name}"
+    since = f" since {when(capture.since)}" if capture.since else ""
+    problem = f"; {capture.problem}" if capture.problem else ""
+    return f"{source.name}: captured by {capture.process}{since}{problem}"
 
 
 def quarantine_statuses(store: Store) -> list[QuarantineStatus]:

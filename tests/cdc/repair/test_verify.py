@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tailrace.cdc.repair.digests import DigestBuilder, compare, keys_of
 from tailrace.eventstore.errors import TransientError, UsageError
+from tailrace.eventstore.maintenance.retire import retire
+from tailrace.eventstore.model.info import DROPPED
 from tailrace.eventstore.model.topic import TopicId
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, query, table, wait_until
 
@@ -100,8 +102,8 @@ def test_a_column_without_a_change_yet_is_reported_not_compared(site: Site) -> N
 def test_without_a_capture_it_says_so_and_leaves_no_slot(site: Site) -> None:
     with RunningCapture(site) as capture:
         capture.catch_up()
-    with pytest.raises(TransientError) as refused:
-        site.verify(timeout=0.5)
+    with pytest.raises(TransientError, match="no capture runs") as refused:
+        site.verify(timeout=10_000.0)  # it says so at once
     assert "start `tailrace capture`" in refused.value.hint
     slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     wait_until(lambda: query(site.dsn, slots) == [("acme_shop",)])  # a temporary one goes with its process
@@ -119,3 +121,9 @@ def test_a_topic_that_cannot_be_compared_is_named(site: Site) -> None:
         execute(site.dsn, "DROP TABLE u")
         (found,) = site.verify(table("u"))
         assert not found.equal and found.skipped
+        capture.catch_up()
+        wait_until(lambda: capture.store.topic(table("u")).reason == DROPPED)
+        retire(capture.store, table("u"))
+        assert [each.topic for each in site.verify()] == [table("t")], "nobody waits for a retired topic"
+        (found,) = site.verify(table("u"))
+        assert "retired" in found.skipped
