@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.edited import DefinitionFiles
 from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.refresh import RefreshOutcome
@@ -120,11 +121,14 @@ def run(
     report: Report = lambda outcome: None,
     count: Report = lambda outcome: None,
     clock: Callable[[], float] = time.monotonic,
+    note: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Refresh what is due until ``stop`` is set; a refresh under way is finished first.
 
     ``count`` gets every outcome, ``report`` those that are news: work that was done, and the first of a row of equal
     messages (a frozen generation, a topic still loading, a sink out of reach). ``clock`` gives seconds.
+    ``note`` is told of a definition's file that was edited, once for each edit: the loop goes on with the text that it
+    has.
 
     Raises AlreadyRunning when another process refreshes one of the projections already, Fenced when it took over all
     the same, TransientError when spark-submit went away, and UsageError for unknown names.
@@ -132,10 +136,15 @@ def run(
     selected = [ctx.projection(name) for name in names or ctx.projections]
     poll = ctx.settings.projections.poll_seconds
     schedule = Schedule({each.name: each.freshness_seconds for each in selected}, poll)
-    news = _News(report)
+    news, files = _News(report), DefinitionFiles(selected)
     with refresh_lease(ctx, [each.name for each in selected]):
         while not stop.is_set():
             require_submitter()
+            for edited in files.edited():
+                note(
+                    f"{edited.file} was edited; {', '.join(edited.projections)} goes on as it was read at the start,"
+                    " until run is started again"
+                )
             head = ctx.store.head()
             seen = head.epoch if head else 0
             schedule.note_growth(seen, lambda epoch: _age(ctx.store, epoch), clock())

@@ -64,7 +64,8 @@ _LOCKED_SECONDS = 30.0  # how long `init` tries for tables that other sessions h
 class Preparation:
     """What `init` found and did (``dry_run``: would do). ``new`` are topics registered now, ``known`` those that were
     there, ``statements`` the SQL for the source, in order, ``trigger`` the script that changes the DDL trigger.
-    ``took_over``: the log that slot and publication belonged to before ("": none that is named)."""
+    ``loaded``: the first load was taken before. ``took_over``: the log that slot and publication belonged to before
+    ("": none that is named)."""
 
     source: str
     publication: str
@@ -76,6 +77,7 @@ class Preparation:
     dry_run: bool
     trigger: str = ""
     took_over: str | None = None
+    loaded: bool = False
 
     @property
     def blocking_findings(self) -> tuple[SetupFinding, ...]:
@@ -315,6 +317,7 @@ def _preparation(seen: Inspection, plan: _Plan, *, dry_run: bool) -> Preparation
         findings=tuple(plan.findings),
         dry_run=dry_run,
         took_over=(seen.takes_over.owner or "") if seen.takes_over else None,
+        loaded=seen.loaded,
     )
 
 

@@ -257,7 +257,11 @@ def _bad_keys_error(
     keys_text = [found.key for outcome in outcomes for found in outcome.samples if found.kind == kind]
     shown = ", ".join(map(disclosure.value, keys_text[:SAMPLES]))
     rest = f" and {count - SAMPLES} more" if count > SAMPLES else ""
-    return ProjectionFailed(f"{named}: {what}: {shown}{rest}", hint=f"{hint}; the sink was not touched")
+    # Hidden, a key with a NULL says no more than that; a key of one column is the NULL.
+    samples = (
+        f": {shown}{rest}" if not nulls or (disclosure.values_are_shown() and len(key_columns) > 1) else ""
+    )
+    return ProjectionFailed(f"{named}: {what}{samples}", hint=f"{hint}; the sink was not touched")
 
 
 def ambiguous_names(spark: SparkSession, names: Sequence[str]) -> list[str]:

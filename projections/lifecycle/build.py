@@ -39,7 +39,12 @@ from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, Pin, files_of
 from tailrace.projections.generations.result_input import common_cut, missing_results
 from tailrace.projections.generations.step_files import schema_bytes
-from tailrace.projections.lifecycle.collect import drop, drop_refused_build, fail_on_refusal
+from tailrace.projections.lifecycle.collect import (
+    drop,
+    drop_failed_builds,
+    drop_refused_build,
+    fail_on_refusal,
+)
 from tailrace.projections.lifecycle.ownership import require_own, require_own_pointer
 from tailrace.projections.lifecycle.promote import (
     Promotion,
@@ -133,6 +138,7 @@ def _rebuild(
         generation = _find_unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
         if generation is None:
+            drop_failed_builds(ctx, name)
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
             drop_refused_build(ctx, generation)

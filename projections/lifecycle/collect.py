@@ -203,6 +203,21 @@ def drop_refused_build(ctx: ProjectionContext, successor: Generation) -> None:
             drop(ctx, found[0], by_name=False)
 
 
+def drop_failed_builds(ctx: ProjectionContext, name: str) -> None:
+    """Drop the latest builds that failed before their first step: the next one takes their number. A build that fails
+    whenever it is tried would take another each time."""
+    for generation in reversed(ctx.generations(name)):
+        if (
+            generation.state is not GenerationState.FAILED
+            or ctx.store.steps.last(name, generation.number) is not None
+        ):
+            return
+        try:
+            drop(ctx, generation, by_name=False)
+        except TailraceError:
+            return  # its sink is out of reach; ``gc`` drops it later
+
+
 def _last_refused_build(ctx: ProjectionContext, name: str) -> tuple[Generation, RunRecord] | None:
     """The generation of the last failed build, if its sink refused it, and the record of that. No other failure names a
     generation in state FAILED."""

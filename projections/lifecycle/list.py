@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.eventstore.errors import TailraceError
+from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
@@ -14,8 +15,9 @@ from tailrace.projections.lifecycle.promote import PendingPromotion, pending_pro
 @dataclass(frozen=True, slots=True)
 class GenerationView:
     """A generation and how far it is: ``epoch`` in the log, ``fence`` in the sink (None: the sink holds nothing of
-    it, or is out of reach, as ``problem`` says). ``why_frozen`` is "" when a loaded definition matches it.
-    ``unshown``: it is live in the catalog, and readers still see another one."""
+    it, or is out of reach, as ``problem`` says). ``why_frozen``: why a generation that would follow the log is not
+    refreshed; "" when a loaded definition matches it. ``unshown``: it is live in the catalog, and readers still see
+    another one."""
 
     generation: Generation
     live: bool
@@ -47,10 +49,11 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
         pending = pending_promotion(ctx, generation) if generation.number == live else None
     except TailraceError as error:
         problem = error.message
+    follows = generation.number == live or generation.state is GenerationState.READY
     return GenerationView(
         generation=generation,
         live=generation.number == live,
-        why_frozen=ctx.frozen_reason(generation) if ctx.is_frozen(generation) else "",
+        why_frozen=ctx.frozen_reason(generation) if follows and ctx.is_frozen(generation) else "",
         epoch=last.to_epoch if last else None,
         rows=files_of(last).rows if last else 0,
         fence=fence,

@@ -215,14 +215,19 @@ def test_an_exception_that_nobody_foresaw_is_an_outcome_and_the_others_go_on(
     shop: ShopLog, deploy: Deploy
 ) -> None:
     ctx = deploy(OWN_HEAD + OWN + TOTALS.replace(OWN_HEAD, ""))
-    stop, told = threading.Event(), list[RefreshOutcome]()
+    stop, told, notes = threading.Event(), list[RefreshOutcome](), list[str]()
+    file = Path(ctx.projections["totals"].file)
 
     def tell(outcome: RefreshOutcome) -> None:
         told.append(outcome)
         if outcome.status == "done":
             stop.set()
+        else:
+            file.write_text(f"{file.read_text()}# edited")
 
-    run(ctx, None, stop, tell)
+    run(ctx, None, stop, tell, note=notes.append)
+    (note,) = notes
+    assert f"{file} was edited; another, totals goes on as it was read at the start" in note
     assert [(outcome.projection, outcome.status) for outcome in told] == [
         ("another", "failed"),
         ("totals", "done"),

@@ -222,7 +222,7 @@ class HeaderReader:
         self._find_unknown(given, known, first)
         try:
             made: SinkSpec = TypeAdapter(spec).validate_python(
-                {name: given[name] for name in known if name in given}
+                {name: _option(name, given[name]) for name in known if name in given}
             )
         except ValidationError as error:
             for what, hint, path in _problems(error, given):
@@ -289,6 +289,13 @@ def _header_keys(loc: Sequence[str], values: Mapping[str, Any], *, absent: bool)
             keys.append(part)
             at = at[part]
     return (*keys, loc[-1]) if absent else tuple(keys)
+
+
+def _option(name: str, value: Any) -> Any:
+    """An option of a sink. An index of one column may be written as its name."""
+    if name != "indexes" or not isinstance(value, list):
+        return value
+    return [[each] if isinstance(each, str) else each for each in value]
 
 
 def _lower_first(text: str) -> str:

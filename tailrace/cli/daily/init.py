@@ -163,7 +163,16 @@ def _print(invocation: Invocation, preparation: Preparation, *, events: bool, dd
         if finding.hint:
             output.line(f"    → {finding.hint}")
     if not preparation.blocking_findings:
-        output.line(f"  next: tailrace capture makes the slot {preparation.slot} and takes the first load")
+        output.line(f"  {_next(preparation)}")
+
+
+def _next(preparation: Preparation) -> str:
+    """What follows. A source that was loaded before keeps its slot, and new tables are read beside the stream."""
+    if not preparation.loaded:
+        return f"next: tailrace capture makes the slot {preparation.slot} and takes the first load"
+    if preparation.new or preparation.statements:
+        return "next: the capture that runs, or the next one, reads what is new beside the stream"
+    return "it is prepared already, and its first load was taken"
 
 
 def as_document(preparation: Preparation) -> dict[str, object]:

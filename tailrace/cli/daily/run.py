@@ -72,7 +72,12 @@ def run(
             metrics_server(collector, port, address, invocation.output.note),
         ):
             runner.run(
-                projections, wanted, stop, lambda outcome: print_outcome(invocation, outcome), collector.count
+                projections,
+                wanted,
+                stop,
+                lambda outcome: print_outcome(invocation, outcome),
+                collector.count,
+                note=invocation.output.note,
             )
     return INTERRUPTED if interrupted.is_set() else 0
 

@@ -21,6 +21,7 @@ from tailrace.cli.projection.diff import diff, runs
 from tailrace.cli.projection.job import job
 from tailrace.cli.projection.status import describe_unshown
 from tailrace.eventstore.errors import TailraceError, UsageError
+from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.terminal import count, when
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ def _state(view: GenerationView) -> str:
 def _remark(view: GenerationView) -> str:
     """What the state of a generation means."""
     name = f"{view.generation.projection} g{view.generation.number}"
+    if view.generation.state is GenerationState.FAILED:
+        projection = view.generation.projection
+        return (
+            f"{name} failed: tailrace projection runs {projection} says why; tailrace projection gc drops it"
+        )
     if view.problem:
         return f"{name}: {view.problem}"
     if view.unshown is not None:

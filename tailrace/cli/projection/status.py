@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tailrace.eventstore.metadata.run_records import RunRecord
     from tailrace.eventstore.settings import Settings
     from tailrace.eventstore.store import Store
-    from tailrace.projections.lifecycle.progress import ProjectionProgress, Rung
+    from tailrace.projections.lifecycle.progress import ProjectionProgress, Rung, Unbuilt
     from tailrace.projections.lifecycle.promote import PendingPromotion
 
 
@@ -58,9 +58,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
     found = [_status(each) for each in measure_progress(context, now, SinkInspector())]
     found += [
-        ProjectionStatus(
-            each.projection, "no live generation: tailrace rebuild", failing=_failure(each.failing)
-        )
+        ProjectionStatus(each.projection, _unbuilt(each), failing=_failure(each.failing))
         for each in unbuilt_projections(store, now)
     ]
     return sorted(found, key=lambda each: each.name)
@@ -96,6 +94,13 @@ def describe_unshown(name: str, unshown: PendingPromotion) -> str:
     return (
         f"is promoted{since}, and readers still see {sees}: the next run or promote shows it once they let go"
     )
+
+
+def _unbuilt(found: Unbuilt) -> str:
+    """Where the last build failed, building again is no advice: what it says comes first."""
+    if found.failing is None:
+        return f"no live generation: tailrace rebuild {found.projection}"
+    return "no live generation: its build fails"
 
 
 def _frozen(epoch: int) -> str:

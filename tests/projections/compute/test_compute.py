@@ -215,7 +215,7 @@ def test_rows_without_a_key_or_with_a_repeated_key_are_refused_and_leave_no_file
 ) -> None:
     generation = Generation(spark, LocalStorage(tmp_path), listing, {})
 
-    with pytest.raises(ProjectionFailed, match=r"2 rows have NULL in their key \(customer\)"):
+    with pytest.raises(ProjectionFailed, match=r"2 rows have NULL in their key \(customer\)\n"):
         generation.refresh(orders([(None, "1.00"), (1, "1.00"), (None, "2.00")]))
     with pytest.raises(ProjectionFailed, match=r'2 rows repeat a key .*\{"customer": 7\}'):
         generation.refresh(orders([(7, "1.00"), (1, "1.00"), (7, "2.00"), (7, "1.00"), (2, "0.10")]))

@@ -88,7 +88,7 @@ def test_a_header_says_what_the_decorator_says(written: Written) -> None:
         kind = "postgres"
         sink = "mart"
         table = "paid"
-        indexes = [["month"]]
+        indexes = ["customer_id", ["month", "total"]]
 
         [inputs]
         changes = { changes = "shop.public.customers", affects = "*" }
@@ -110,7 +110,7 @@ def test_a_header_says_what_the_decorator_says(written: Written) -> None:
     assert (found.name, found.key, found.version, found.trust) == (
         "paid", ("customer_id", "month"), "3", True,
     )  # fmt: skip
-    assert found.sink == PostgresTable("mart", "paid", indexes=(("month",),))
+    assert found.sink == PostgresTable("mart", "paid", indexes=(("customer_id",), ("month", "total")))
     assert dict(found.tolerance) == {"total": 0.01}
     assert dict(found.inputs) == {
         "changes": Changes("shop.public.customers"),

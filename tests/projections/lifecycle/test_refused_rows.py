@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from tailrace.cli.projection.status import projection_statuses
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import run
@@ -90,6 +92,33 @@ def test_what_a_sink_refused_is_built_again_only_when_an_input_has_changed_or_so
     mended = deploy(LAKE.replace('"city")', '"city").where("city <> \'\'")'))
     (built,) = refresh(mended)
     assert (built.status, built.generation) == ("done", 4)
+
+
+KEYLESS = """
+    from tailrace.projections import ParquetFolder, State, projection
+
+    @projection(key="city", sink=ParquetFolder("lake"), customers=State("shop.public.customers"))
+    def by_city(customers):
+        return customers.groupBy("city").count()
+"""
+
+
+def test_a_first_build_that_fails_whenever_it_is_tried_takes_one_number_and_no_advice_is_given_that_fails(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(KEYLESS)
+    shop.commit({"customers": [("c", customer("x") | {"city": None})]})
+    tried = [refresh(ctx) for _ in range(3)]
+    assert {each.status for (each,) in tried} == {"failed"}
+    assert states(ctx) == [(1, "failed")]
+    (status,) = projection_statuses(ctx.store, ctx.settings)
+    assert status.state == "no live generation: its build fails"
+    assert status.failing is not None and "NULL in their key (city)" in status.failing.reason
+    mended = deploy(KEYLESS.replace(".groupBy", ".dropna().groupBy"))
+    (failed,) = generations(mended, "by_city")
+    assert not failed.frozen, "it is not one that would be refreshed"
+    (built,) = refresh(mended)
+    assert (built.status, built.generation) == ("done", 1)
 
 
 def test_a_runner_goes_on_by_itself_when_the_row_that_held_it_up_is_gone(

@@ -77,9 +77,11 @@ def test_a_dry_run_says_what_init_would_run_and_changes_nothing(shop: Project, d
 
 
 def test_capture_until_idle_then_everything_is_in_the_log(shop: Project, database: str) -> None:
-    shop.ok("init")
+    assert "takes the first load" in shop.ok("init").out
     assert "waiting for first load" in shop.ok("status").out
     shop.ok("capture", "--until-idle")
+    again = shop.ok("init").out
+    assert "it is prepared already" in again and "takes the first load" not in again
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE orders SET amount = 0.5 WHERE id = 7")
         connection.execute("DELETE FROM orders WHERE id = 8")
