@@ -8,22 +8,28 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 import tomllib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 
+from tests.mutants.baseline import measure
 from tests.mutants.mutations import Mutation, mutations
 from tests.mutants.table import AREAS, Area, matching
-from tests.mutants.trial import Outcome, Tested, copy_of, run_tests, try_mutant
+from tests.mutants.trial import IMPORTED, Outcome, Worker, copy_of
 from tests.support import REPOSITORY
+from tests.support.memory import prefer_memory
 
+SAMPLE = 240
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
-_BASELINE_SECONDS = 600.0
+Identity = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,21 @@ class Candidate:
     tests: tuple[str, ...]
 
 
-def equivalents() -> dict[tuple[str, str, str, str], str]:
+@dataclass(frozen=True, slots=True)
+class Result:
+    candidate: Candidate
+    outcome: Outcome
+    by: str  # the test that noticed
+    seconds: float
+
+    @property
+    def row(self) -> str:
+        mutation = self.candidate.mutation
+        told = {name: getattr(mutation, name) for name in ("module", "function", "line", "was", "becomes")}
+        return json.dumps(told | {"outcome": self.outcome, "by": self.by, "seconds": round(self.seconds, 1)})
+
+
+def equivalents() -> dict[Identity, str]:
     """The mutations that nobody can tell from the original, and why."""
     listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8")).get("equivalent", [])
     return {(each["module"], each["function"], each["was"], each["becomes"]): each["why"] for each in listed}
@@ -59,37 +79,69 @@ def draw(found: Sequence[Candidate], seed: int, sample: int) -> list[Candidate]:
     return [each for each in turns if each is not None][:sample]
 
 
-def run(tree: Path, drawn: Sequence[Candidate], workers: int) -> list[tuple[Candidate, Outcome]]:
+def run(
+    tree: Path, drawn: Sequence[Candidate], workers: int, imported: Sequence[str] = IMPORTED
+) -> Iterator[Result]:
     """Try them, each with its own tests, in as many copies as there are workers. Raises SystemExit where these fail
     without a mutation."""
-    baseline: dict[str, Tested] = {}
-    for file in dict.fromkeys(chain.from_iterable(each.tests for each in drawn)):
-        baseline[file] = run_tests(tree, [file], _BASELINE_SECONDS)
-        print(f"baseline {file}: {baseline[file].seconds:.1f} s", flush=True)
-        if not baseline[file].passed:
-            raise SystemExit(f"{baseline[file].output[-3000:]}\n{file} fails without a mutation")
-    trees: SimpleQueue[Path] = SimpleQueue()
-    trees.put(tree)
-    for number in range(1, workers):
-        trees.put(shutil.copytree(tree, tree.with_name(f"tree-{number}"), symlinks=True))
+    with ExitStack() as opened:
+        first = opened.enter_context(Worker(tree, imported))
+        files = list(dict.fromkeys(chain.from_iterable(each.tests for each in drawn)))
+        baseline = measure(first, files, sorted({each.mutation.module for each in drawn}))
+        free: SimpleQueue[Worker] = SimpleQueue()
+        free.put(first)
+        for number in range(1, workers):
+            copied = shutil.copytree(tree, tree.with_name(f"tree-{number}"), symlinks=True)
+            free.put(opened.enter_context(Worker(copied, imported)))
 
-    def attempt(each: Candidate) -> Outcome:
-        mine = trees.get()
-        try:
-            seconds = 60 + 3 * sum(baseline[file].seconds for file in each.tests)
-            return try_mutant(mine, each.mutation, each.tests, seconds)
-        finally:
-            trees.put(mine)
+        def attempt(each: Candidate) -> Result:
+            worker, began = free.get(), time.monotonic()
+            try:
+                outcome, by = worker.try_mutant(each.mutation, baseline.request(each.mutation, each.tests))
+            finally:
+                free.put(worker)
+            return Result(each, outcome, by, time.monotonic() - began)
 
-    done = []
-    with ThreadPoolExecutor(workers) as pool:
-        for number, (each, outcome) in enumerate(zip(drawn, pool.map(attempt, drawn), strict=True), 1):
-            place = f"{each.mutation.module}:{each.mutation.line} {each.mutation.function}"
-            print(f"{number}/{len(drawn)} {outcome.value:8} {place}", flush=True)
-            if outcome is Outcome.SURVIVED:
-                print(f"  - {each.mutation.was}\n  + {each.mutation.becomes}", flush=True)
-            done.append((each, outcome))
-    return done
+        pool = opened.enter_context(ThreadPoolExecutor(workers))
+        yield from pool.map(attempt, drawn)
+
+
+def show(result: Result, number: int, of: int) -> None:
+    mutation = result.candidate.mutation
+    print(
+        f"{number}/{of} {result.outcome.value:8} {result.seconds:5.1f} s {mutation.module}:{mutation.line}"
+        f" {mutation.function}{' by ' if result.by else ''}{result.by}",
+        flush=True,
+    )
+    if result.outcome is Outcome.SURVIVED:
+        print(f"  - {mutation.was}\n  + {mutation.becomes}", flush=True)
+
+
+def summary(results: Sequence[Result], known: Collection[Identity], found: Sequence[Candidate]) -> str:
+    """A table in Markdown: of each area, what was tried and what became of it."""
+    rows = [
+        "| area | mutants | equivalent | tried | killed | over their time | survived |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for area in sorted({each.area for each in found}):
+        made = [each for each in found if each.area == area]
+        outcomes = Counter(each.outcome for each in results if each.candidate.area == area)
+        listed = sum(each.mutation.identity in known for each in made)
+        counts = (len(made), listed, outcomes.total(), *(outcomes[each] for each in Outcome))
+        rows.append(f"| {area} | {' | '.join(f'{each:,}' for each in counts)} |")
+    return "\n".join(rows)
+
+
+def killed_before(file: Path) -> set[Identity]:
+    """Those that an earlier run has killed, by its lines."""
+    if not file.exists():
+        return set()
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {
+        (row["module"], row["function"], row["was"], row["becomes"])
+        for row in rows
+        if row["outcome"] != Outcome.SURVIVED
+    }
 
 
 def main() -> None:
@@ -97,26 +149,34 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, default=datetime.now(UTC).toordinal(), help="default: another each day"
     )
-    parser.add_argument("--sample", type=int, default=80)
+    parser.add_argument("--sample", type=int, default=SAMPLE)
     parser.add_argument("--only", default="", help="an area or a module")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--json", type=Path, help="add a line for each; those it says are killed are left out"
+    )
     given = parser.parse_args()
+    prefer_memory()
     known, found = equivalents(), candidates(only=given.only)
     moved = known.keys() - {each.mutation.identity for each in candidates()}
     for module, function, was, _ in sorted(moved):
         print(f"listed as equivalent, but there no more: {module} {function}: {was}", flush=True)
     drawn = draw([each for each in found if each.mutation.identity not in known], given.seed, given.sample)
     print(f"seed {given.seed}: {len(drawn)} of {len(found):,} mutants", flush=True)
+    before = killed_before(given.json) if given.json else set()
+    rest = [each for each in drawn if each.mutation.identity not in before]
+    results = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        done = run(copy_of(Path(folder, "tree")), drawn, given.workers)
-    survivors = [each.mutation for each, outcome in done if outcome is Outcome.SURVIVED]
-    if given.json:
-        rows = [asdict(each.mutation) | {"mutated": None, "outcome": outcome} for each, outcome in done]
-        given.json.write_text(json.dumps(rows, indent=1))
-    for each in survivors:
-        print(f"\n{each.module}:{each.line} {each.function}\n- {each.was}\n+ {each.becomes}")
-    print(f"\n{len(done)} mutants, {len(survivors)} survived; {len(known)} are listed as equivalent")
+        for result in run(copy_of(Path(folder, "tree")), rest, given.workers):
+            results.append(result)
+            show(result, len(results), len(rest))
+            if given.json:
+                with given.json.open("a", encoding="utf-8") as file:
+                    file.write(result.row + "\n")
+    print(f"\n{summary(results, known.keys(), found)}")
+    survivors = [each for each in results if each.outcome is Outcome.SURVIVED]
+    for number, each in enumerate(survivors, 1):
+        show(each, number, len(survivors))
     sys.exit(1 if survivors else 0)
 
 

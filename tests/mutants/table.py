@@ -37,7 +37,6 @@ AREAS = (
         (
             "tests/eventstore/log/test_append.py", "tests/eventstore/log/test_unknown_commit.py",
             "tests/eventstore/log/test_model.py", "tests/eventstore/maintenance/test_repartition.py",
-            "tests/cdc/stream/test_quarantine.py",
         ),
     ),
     Area(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -51,19 +50,20 @@ def test_a_mutation_is_the_same_one_after_its_lines_moved() -> None:
 def test_the_mutant_that_no_test_notices_survives(tmp_path: Path) -> None:
     source = b"def grown_up(age):\n    return age >= 8\n"
     tree = tmp_path / "tree"
-    (tree / "tests" / "mutants").mkdir(parents=True)
+    tree.mkdir()
     (tree / "rules.py").write_bytes(source)
     (tree / "pytest.ini").write_text("[pytest]\n")
     (tree / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--scale")\n')
     (tree / "test_rules.py").write_text(
         "from rules import grown_up\n\n\ndef test_ages():\n    assert grown_up(9) and not grown_up(7)\n"
     )
-    shutil.copy(Path(__file__).with_name("plugin.py"), tree / "tests" / "mutants")
     made = [
         each for each in mutations("rules.py", source) if each.becomes in ("return age > 8", "return None")
     ]
     drawn = [Candidate("rules", each, ("test_rules.py",)) for each in made]
-    outcomes = {each.mutation.becomes: outcome for each, outcome in run(tree, drawn, workers=1)}
+    outcomes = {
+        each.candidate.mutation.becomes: each.outcome for each in run(tree, drawn, workers=1, imported=())
+    }
     assert outcomes == {"return age > 8": Outcome.SURVIVED, "return None": Outcome.KILLED}
     assert (tree / "rules.py").read_bytes() == source
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
+from types import TracebackType
 
 from tests.mutants.mutations import Mutation
-from tests.support import REPOSITORY
+from tests.mutants.plugin import Event
+from tests.mutants.worker import Answer, Request
+from tests.support import REPOSITORY, forking
 
 LINKED = ("cdc", "eventstore", "migrations", "projections")  # inside tailrace, see hatch_build.py
+IMPORTED = ("hypothesis.stateful", "pyarrow.parquet", "pyspark.sql", "redis", *forking.MODULES)
 _TIMES = count(1_000_000_000)
 """Of mutated modules, each another: Python tells by them that what it compiled is of another text."""
 
@@ -26,13 +29,6 @@ class Outcome(StrEnum):
     KILLED = "killed"
     TIMEOUT = "timeout"  # as good as killed
     SURVIVED = "survived"
-
-
-@dataclass(frozen=True, slots=True)
-class Tested:
-    passed: bool | None  # None: not in time
-    seconds: float
-    output: str
 
 
 def copy_of(folder: Path) -> Path:
@@ -49,34 +45,45 @@ def copy_of(folder: Path) -> Path:
     return folder
 
 
-def run_tests(tree: Path, files: Sequence[str], seconds: float) -> Tested:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--scale", "smoke", "-n", "0"]
-    command += ["-p", "tests.mutants.plugin", "-p", "no:cacheprovider"]
-    command += ["-m", "not slow and not servers and not benchmarks", *files]
-    began = time.monotonic()
-    process = subprocess.Popen(
-        command, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, start_new_session=True, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # its servers end with it
-        process.communicate()
-        return Tested(None, time.monotonic() - began, "")
-    return Tested(process.returncode == 0, time.monotonic() - began, output)
+class Worker:
+    """A process that runs tests in a tree. To be closed."""
 
+    def __init__(self, tree: Path, imported: Sequence[str] = IMPORTED) -> None:
+        self.tree = tree.resolve()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutants.worker", str(self.tree), *imported],
+            cwd=REPOSITORY, env=os.environ | forking.OF_SERVER, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
 
-def try_mutant(tree: Path, mutation: Mutation, files: Sequence[str], seconds: float) -> Outcome:
-    path = tree / mutation.module
-    original, times = path.read_bytes(), path.stat()
-    path.write_bytes(mutation.mutated)
-    os.utime(path, (times.st_atime, next(_TIMES)))
-    try:
-        tested = run_tests(tree, files, seconds)
-    finally:
-        path.write_bytes(original)
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    if tested.passed is None:
-        return Outcome.TIMEOUT
-    return Outcome.SURVIVED if tested.passed else Outcome.KILLED
+    def run_tests(self, request: Request) -> Answer:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asdict(request)) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return Answer(**answer | {"events": [Event(**each) for each in answer["events"]]})
+
+    def try_mutant(self, mutation: Mutation, request: Request) -> tuple[Outcome, str]:
+        """What becomes of it, and by which test."""
+        path = self.tree / mutation.module
+        original, times = path.read_bytes(), path.stat()
+        path.write_bytes(mutation.mutated)
+        os.utime(path, (times.st_atime, next(_TIMES)))
+        try:
+            answer = self.run_tests(request)
+        finally:
+            path.write_bytes(original)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        if answer.passed is None:
+            return Outcome.TIMEOUT, answer.by
+        return (Outcome.SURVIVED, "") if answer.passed else (Outcome.KILLED, answer.by)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Also in the midst of a test: what it started ends with it."""
+        self._process.terminate()
+        self._process.communicate()
