@@ -36,7 +36,7 @@ from tailrace.cdc.columnar.undecoded import ORDINAL, UndecodedBlock, truncate_me
 from tailrace.cdc.kernels import rows as kernels
 from tailrace.cdc.kernels import transactions
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.wire import ddl_message, pgoutput
+from tailrace.cdc.wire import authentic, ddl_message, pgoutput
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
@@ -49,7 +49,6 @@ from tailrace.eventstore.model.topic import TopicId
 _BROKEN = {kernels.EMPTY, kernels.OUTSIDE, kernels.NESTED, kernels.BEGIN_WRONG, kernels.COMMIT_WRONG}
 _OID_END = 5  # of a table, behind the tag
 _ORDINAL_DIGITS = 12
-CONTROL_PREFIX = "tailrace."  # logical messages of our own: marks, not data
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +342,7 @@ class BlockDecoder:
             work.ignored["non-transactional message"] += 1
         elif not scan.open:
             raise ProtocolError("a transactional message outside of a transaction", hint=HINT)
-        elif message.prefix.startswith(CONTROL_PREFIX):
+        elif message.prefix.startswith(authentic.OWN_PREFIX):
             commit_ts = scan.commit_ts + UNIX_EPOCH_MICROS
             work.control.append(
                 ControlMessage(message.prefix, message.content, scan.lsn, scan.xid, scan.ordinal, commit_ts)

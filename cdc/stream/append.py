@@ -8,6 +8,7 @@ that newly is in quarantine, ends the session once its epoch is in the log.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,8 +18,8 @@ from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.recording.recorder import Recorder
 from tailrace.cdc.snapshot.topic_load import LoadOutput, TopicLoad
 from tailrace.cdc.status import CaptureProgress
-from tailrace.cdc.stream.own_messages import MARKS, OwnMessages
-from tailrace.cdc.stream.queue import Handover, Item, ThroughPosition
+from tailrace.cdc.stream.own_messages import MARKS, OUTSIDE, OwnMessages
+from tailrace.cdc.stream.queue import ForgedMessages, Handover, Item, ThroughPosition
 from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.stream.reload_reason import reload_reason
 from tailrace.cdc.topics import Topics, TopicsChanged
@@ -114,7 +115,9 @@ class Appender:
             self._spill(item)
         elif isinstance(item, ThroughPosition):
             self._writer.advance(item.lsn, item.lsn)
-        if not isinstance(item, ThroughPosition | None):
+        elif isinstance(item, ForgedMessages):
+            self._count_refused(Counter({OUTSIDE: item.number}))
+        if isinstance(item, FrameBlock | PartialBlock):
             self._inside = isinstance(item, PartialBlock)
         if self._inside:
             return
@@ -203,10 +206,13 @@ class Appender:
         load = self._load_of.get(part.topic)
         return self._state(part.topic) is TopicState.LIVE if load is None else load.take_part(part)
 
+    def _count_refused(self, counts: Counter[str]) -> None:
+        self._progress.add_refused(counts, quiet=MARKS)
+        refused_messages.add(self._store.catalog, self._writer.state.name, counts)
+
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         block, refused = self._own_messages.filter(block)
-        self._progress.add_refused(refused, quiet=MARKS)
-        refused_messages.add(self._store.catalog, self._writer.state.name, refused)
+        self._count_refused(refused)
         if self._recorder is not None:
             self._recorder.block(block)
         decoded = self._decoder.decode_or_quarantine(block)

@@ -25,6 +25,7 @@ import numpy as np
 
 from tailrace.cdc.kernels import transactions
 from tailrace.cdc.kernels.rows import Bytes, Ints
+from tailrace.cdc.wire import authentic
 from tailrace.cdc.wire.block import Data, FrameBlock, PartialBlock
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.replication import moment
@@ -137,6 +138,7 @@ class Assembler:
         self.gathered = 0  # transactions kept, since the beginning
         self.skipped = 0  # transactions dropped because the log has them
         self.dropped_messages = 0  # non-transactional messages: not captured
+        self.forged_messages = 0  # of them, those with a prefix of ours: nobody of us writes such
 
     def feed(self, frame: bytes) -> bool:
         """Take one pgoutput message; True when it makes a cut due: ``full`` or ``oversized``.
@@ -354,6 +356,7 @@ class Assembler:
             raise self._error(frame, "has unknown flags")
         if not frame[1]:
             self.dropped_messages += 1
+            self.forged_messages += authentic.claims_to_be_ours(frame)
         elif self._state is AssemblyState.IDLE:
             raise self._error(frame, "is transactional but outside of a transaction")
         else:

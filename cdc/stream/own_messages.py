@@ -6,7 +6,7 @@ Any role may emit a logical message with any prefix. So of those with our prefix
                        signature. One with an unknown signature has the secret read again, once for all transactions
                        that were visible then: the trigger may be new. Without a secret none passes
     a mark of a load   passes when a load of this session waits for it: it is 16 random bytes that nobody else knows
-    anything else      never passes
+    anything else      never passes. Those outside of transactions do not come here (``tailrace.cdc.stream.assemble``)
 
 What does not pass is counted, and has no other effect.
 """
@@ -21,7 +21,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from tailrace.cdc.columnar.decode import CONTROL_PREFIX
 from tailrace.cdc.snapshot.chunk_apply import BEGIN_PREFIX, CHUNK_PREFIX
 from tailrace.cdc.snapshot.chunk_merge import PgSnapshot
 from tailrace.cdc.wire import authentic, ddl_message, pgoutput
@@ -33,9 +32,8 @@ ReadSecret = Callable[[], tuple[bytes | None, str]]
 """The secret of the trigger, None without one that may be trusted, and ``pg_current_snapshot()`` of that moment."""
 
 MARKS = "marks of loads that are not this session's"
+OUTSIDE = "messages outside of transactions with a prefix of Tailrace's"
 _MARK_BYTES = 16
-_OWN = CONTROL_PREFIX.encode()
-_PREFIX_AT = 10  # behind tag, flags and LSN
 _XID = slice(17, 21)  # of a Begin
 _VISIBLE_SECONDS = 10.0
 _POLL_SECONDS = 0.05
@@ -63,9 +61,9 @@ class OwnMessages:
         begins = np.flatnonzero(tags == ord("B"))
         for at in np.flatnonzero(tags == ord("M")).tolist():
             start, end = int(starts[at]), int(ends[at])
-            if bytes(block.data[start + _PREFIX_AT : start + _PREFIX_AT + len(_OWN)]) != _OWN:
-                continue
             frame = bytes(block.data[start:end])
+            if not authentic.claims_to_be_ours(frame):
+                continue
             before = int(np.searchsorted(begins, at)) - 1
             if before >= 0:
                 begin = int(starts[begins[before]])

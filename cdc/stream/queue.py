@@ -22,7 +22,14 @@ class ThroughPosition:
     lsn: int
 
 
-Item = FrameBlock | PartialBlock | ThroughPosition
+@dataclass(frozen=True, slots=True)
+class ForgedMessages:
+    """So many messages with a prefix of ours came outside of any transaction, where none of ours stands."""
+
+    number: int
+
+
+Item = FrameBlock | PartialBlock | ThroughPosition | ForgedMessages
 
 
 class Handover:
@@ -128,4 +135,6 @@ class Handover:
 
 
 def _size(item: Item) -> int:
-    return 0 if isinstance(item, ThroughPosition) else len(item.data) + item.ends.itemsize * len(item.ends)
+    if isinstance(item, ThroughPosition | ForgedMessages):
+        return 0
+    return len(item.data) + item.ends.itemsize * len(item.ends)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -17,7 +18,7 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.errors import RowTooLarge
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.feedback import Feedback
-from tailrace.cdc.stream.queue import Handover, ThroughPosition
+from tailrace.cdc.stream.queue import ForgedMessages, Handover, ThroughPosition
 from tailrace.cdc.stream.spool import Frames
 from tailrace.cdc.wire.replication import Keepalive, parse, status_update
 from tailrace.eventstore import failpoints
@@ -80,6 +81,10 @@ class Receiver:
         )
         self._oldest: float | None = None  # when the first whole transaction not handed over was complete
         self._sent_flush = confirmed
+        self._dropped = (
+            0  # messages outside of transactions, counted so far; and those of them with a prefix of ours
+        )
+        self._forged = 0
 
     def run(self) -> None:
         """Returns after a clean stop; raises what else ended the session."""
@@ -95,6 +100,8 @@ class Receiver:
             self._feedback.note_durable(self._handover.durable_position())
             if self._handover.closed:
                 return
+            if self._handover.idle:
+                self._count_dropped()
             self._hand_over(now)
             self._store_idle_position(now)
             self._confirm(now)
@@ -174,6 +181,16 @@ class Receiver:
         if now - self._oldest >= self._linger or self._handover.is_full(self._assembler.pending_bytes):
             self._cut()
 
+    def _count_dropped(self) -> None:
+        """Messages outside of transactions are not captured. However many come, they are one item of the queue."""
+        dropped = self._assembler.dropped_messages - self._dropped
+        forged = self._assembler.forged_messages - self._forged
+        if dropped > forged:
+            self._progress.add_ignored(Counter({"message outside of a transaction": dropped - forged}))
+        if forged:
+            self._handover.put(ForgedMessages(forged))
+        self._dropped, self._forged = self._dropped + dropped, self._forged + forged
+
     def _store_idle_position(self, now: float) -> None:
         if not self._handover.idle or self._assembler.transactions:
             return
@@ -210,6 +227,7 @@ class Receiver:
 
     def _drain(self, confirm: Callable[[float], None] = lambda now: None) -> None:
         """Have the whole transactions that came appended."""
+        self._count_dropped()
         block = self._assembler.cut()
         if block is not None:
             self._handover.put(block)

@@ -10,9 +10,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+OWN_PREFIX = "tailrace."  # of logical messages of our own: descriptions and marks, not data
+_PREFIX, _PREFIX_AT = OWN_PREFIX.encode(), 10  # behind tag, flags and LSN
 _MAC_BYTES = hashlib.sha256().digest_size
 _HEAD_MAX = 64
 _XID_MASK = (1 << 32) - 1
+
+
+def claims_to_be_ours(frame: bytes | memoryview) -> bool:
+    """Whether a logical message of the stream has a prefix of ours."""
+    return bytes(frame[_PREFIX_AT : _PREFIX_AT + len(_PREFIX)]) == _PREFIX
 
 
 def sign(secret: bytes, xid: int, position: int, body: bytes) -> bytes:

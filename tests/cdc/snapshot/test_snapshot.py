@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import re
+import secrets
 import threading
 import time
 from collections import Counter
@@ -21,6 +23,7 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.connect import Address
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.snapshot.chunk_query import ChunkBounds, ChunkTooLarge, chunk, open_session
+from tailrace.cdc.stream.own_messages import MARKS, OUTSIDE
 from tailrace.cdc.stream.requests import SNAPSHOT
 from tailrace.cli.progress import Pace, Reporter
 from tailrace.cli.source.snapshot import report_rows_read
@@ -158,6 +161,48 @@ def test_commits_that_are_held_back_from_view_lose_nothing(
                 read_again(capture, ITEMS)
         assert_equals_source(site)
         assert_sound(capture.store)
+
+
+def test_marks_that_a_hostile_role_makes_up_or_repeats_have_no_effect_on_a_load(site: Site) -> None:
+    """A role with REPLICATION, the most that it takes to see marks, sends each one again once it is in the WAL."""
+    role = f"hostile_{os.getpid()}"
+    execute(site.dsn, f"CREATE ROLE {role} LOGIN REPLICATION")
+    hostile = site.dsn.replace("postgres@", f"{role}@")
+    execute(hostile, "SELECT pg_create_logical_replication_slot('hostile', 'pgoutput')")
+    seen: set[bytes] = set()
+
+    def repeat(_: int, stop: threading.Event) -> None:
+        changes = (
+            "SELECT data FROM pg_logical_slot_get_binary_changes('hostile', NULL, NULL, 'proto_version', '1',"
+            " 'publication_names', 'acme_shop', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'"
+        )
+        with psycopg.connect(hostile, autocommit=True) as connection:
+            while not stop.is_set():
+                found = [bytes(data) for (data,) in connection.execute(sql.SQL(changes)).fetchall()]
+                marks = {data[-16:] for data in found if data[10:].startswith(b"tailrace.")} - seen
+                seen.update(marks)
+                for content in [*marks, secrets.token_bytes(16)]:
+                    for transactional in (True, False):
+                        connection.execute(
+                            "SELECT pg_logical_emit_message(%s, 'tailrace.chunk', %s::bytea)",
+                            [transactional, content],
+                        )
+
+    try:
+        with RunningCapture(site) as capture:
+            capture.catch_up()
+            with churning(site.dsn, seed=3), in_background(repeat):
+                read_again(capture, ITEMS)
+                assert_equals_source(site)
+            assert_sound(capture.store)
+            assert chunk_rows(capture.store) > 0 and len(seen) > ROWS // 30
+            assert {*dict(capture.status.refused)} == {MARKS, OUTSIDE}
+    finally:
+        execute(
+            site.dsn,
+            "SELECT pg_drop_replication_slot('hostile')",
+            f"DROP ROLE {role}",
+        )
 
 
 def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:

@@ -38,10 +38,10 @@ def hostile(database: str) -> Iterator[str]:
         execute(database, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
 
 
-def emit(dsn: str, *messages: tuple[str, bytes]) -> None:
+def emit(dsn: str, *messages: tuple[str, bytes], transactional: bool = True) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for prefix, content in messages:
-            connection.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", [prefix, content])
+        for message in messages:
+            connection.execute("SELECT pg_logical_emit_message(%s, %s, %s::bytea)", [transactional, *message])
 
 
 def forged(dsn: str, ids: list[int], fill: str | None = None) -> bytes:
@@ -93,6 +93,15 @@ def test_forged_messages_neither_stop_the_stream_nor_change_values_nor_lift_a_po
             ("tailrace.ordinal", b"9" * 50),
             ("note", b"anybody may write a message of the application's"),
         )
+        emit(
+            hostile,
+            ("tailrace.ddl", forged(database, [1, 3, 2])),
+            ("tailrace.ddl", signed),
+            ("tailrace.chunk", bytes(16)),
+            ("tailrace.load", bytes(16)),
+            ("note", b"not captured, and counted elsewhere"),
+            transactional=False,
+        )
         execute(database, f"INSERT INTO people VALUES (2, 'Bob', '{WORD}')")  # noqa: S608
         capture.catch_up()
         stored = rows(capture.store, table("people"))
@@ -102,10 +111,12 @@ def test_forged_messages_neither_stop_the_stream_nor_change_values_nor_lift_a_po
             "DDL descriptions without a valid signature": 5,
             "marks of loads that are not this session's": 2,
             "messages with a prefix of Tailrace's": 1,
+            "messages outside of transactions with a prefix of Tailrace's": 4,
         }
+        assert dict(capture.status.ignored) == {"message outside of a transaction": 1}
         kept = refused_messages(capture.store.catalog, table("people").source)
         assert {each.kind: each.number for each in kept} == dict(capture.status.refused)
-        assert sum("not believed" in message for message in capture.status.messages) == 2
+        assert sum("not believed" in message for message in capture.status.messages) == 3
         execute(database, "ALTER TABLE people RENAME email TO contact")
         execute(database, f"INSERT INTO people VALUES (3, 'Eve', '{WORD}')")  # noqa: S608
         capture.catch_up()
