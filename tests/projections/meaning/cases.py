@@ -1,0 +1,60 @@
+"""Small queries over the table of all types: one text that Postgres runs and, as a ``.sql`` projection, Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.projections.meaning.columns import KINDS, Kind
+
+
+@dataclass(frozen=True)
+class Case:
+    """``query`` gives ``id`` and ``v``. ``postgres`` is the same in Postgres, where its words are others."""
+
+    name: str
+    columns: tuple[str, ...]
+    query: str
+    postgres: str
+
+
+FORMS = {
+    "value": "SELECT id, {c} AS v FROM t",
+    "=": "SELECT id, 1 AS v FROM t WHERE {c} = {l}",
+    "=column": "SELECT id, 1 AS v FROM t WHERE {c} = {d}",
+    "<": "SELECT id, 1 AS v FROM t WHERE {c} < {l}",
+    "<column": "SELECT id, 1 AS v FROM t WHERE {c} < {d}",
+    "in": "SELECT id, 1 AS v FROM t WHERE {c} IN ({l}, {m})",
+    "min": "SELECT 1 AS id, min({c}) AS v FROM t",
+    "max": "SELECT 1 AS id, max({c}) AS v FROM t",
+    "group": "SELECT min(id) AS id, count(*) AS v FROM t GROUP BY {c}",
+    "distinct": "SELECT 1 AS id, count(DISTINCT {c}) AS v FROM t",
+    "order": "SELECT id, row_number() OVER (ORDER BY {c} NULLS LAST, id) AS v FROM t",
+    "limit": "SELECT id, 1 AS v FROM t ORDER BY {c} DESC NULLS LAST, id LIMIT 3",
+    "join": "SELECT a.id, b.id AS v FROM t a JOIN t b ON a.{c} = b.{d}",
+    "in-rows": "SELECT id, 1 AS v FROM t WHERE {c} IN (SELECT {d} FROM t)",
+}
+_IN_POSTGRES = {
+    "value": "SELECT id, {printed} AS v FROM t",
+    "min": "SELECT 1 AS id, (SELECT {printed} FROM t WHERE {c} IS NOT NULL ORDER BY {c} LIMIT 1) AS v",
+    "max": "SELECT 1 AS id, (SELECT {printed} FROM t WHERE {c} IS NOT NULL ORDER BY {c} DESC LIMIT 1) AS v",
+}
+"""Postgres does not have min and max for every type that has an order, and prints padded texts with their padding."""
+_EVERY = 5
+
+
+def cases(*, all_forms: bool = True) -> Iterator[Case]:
+    """Each kind in each form; or in some of them, so that each form has its turn with a fifth of the kinds."""
+    for place, kind in enumerate(KINDS):
+        for at, (form, query) in enumerate(FORMS.items()):
+            if not all_forms and (place + at) % _EVERY:
+                continue
+            columns = ("id", kind.name, f"{kind.name}_2") if "{d}" in query else ("id", kind.name)
+            in_postgres = _IN_POSTGRES.get(form, query)
+            yield Case(f"{kind.name} {form}", columns, _fill(query, kind), _fill(in_postgres, kind))
+
+
+def _fill(query: str, kind: Kind) -> str:
+    name = kind.name
+    printed = f"{name}::text" if kind.padded else name
+    return query.format(c=name, d=f"{name}_2", l=kind.literal, m=kind.other, printed=printed)

@@ -1,0 +1,56 @@
+"""A query means in a projection what it means in Postgres, or is refused before a row is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fixtures.scale import Scale
+from tests.projections.meaning.cases import cases
+from tests.projections.meaning.differences import DIFFERENT
+from tests.projections.meaning.oracle import Answer, Projected, answers_of_postgres, fill_table
+from tests.support.capturing import Site, init_and_capture
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def captured(tmp_path: Path, database: str) -> Iterator[Site]:
+    site = Site.at(tmp_path, database)
+    fill_table(database)
+    with init_and_capture(site):
+        yield site
+
+
+def test_a_query_means_what_it_means_in_postgres_or_is_refused(
+    captured: Site, spark: SparkSession, tmp_path: Path, scale: Scale
+) -> None:
+    chosen = list(cases(all_forms=scale.pick(smoke=False, full=True)))
+    expected = answers_of_postgres(captured.dsn, chosen)
+    with captured.open() as store:
+        found = Projected(spark, store, tmp_path).answers(chosen)
+    outcomes = {case.name: outcome(expected[case.name], found[case.name]) for case in chosen}
+    print(Counter(outcomes.values()))
+    known = {f"{kind} {form}" for kind, forms in DIFFERENT.items() for form in forms.split()}
+    wrong = {name for name, each in outcomes.items() if each == "different"}
+    assert {name: words(name, expected, found) for name in wrong - known} == {}
+    assert (known & outcomes.keys()) - wrong == set(), "now right: take it off the list"
+
+
+def outcome(expected: Answer, found: Answer) -> str:
+    """``different``: Postgres gives other rows or refuses, and nothing was said."""
+    if found.rows is None:
+        return "refused"
+    if found.warnings:
+        return "warned"
+    return "equal" if found.rows == expected.rows else "different"
+
+
+def words(name: str, expected: Mapping[str, Answer], found: Mapping[str, Answer]) -> str:
+    postgres = expected[name].rows if expected[name].rows is not None else expected[name].words
+    return f"Postgres: {postgres}; here: {found[name].rows}"
