@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch
+from tailrace.cdc.policy.history import History
 from tailrace.cdc.recording.file import DESCRIPTION, FRAME, SESSION, WITHHELD, Record, Recording
 from tailrace.cdc.recording.recorder import as_json
 from tailrace.cdc.stream.assemble import Assembler
@@ -125,7 +127,8 @@ class _Replay:
         self._unstored.clear()
         self._reported.clear()
         self._files.clear()
-        self._decoder = BlockDecoder(state.name, schemas, self._describe, self._policies)
+        policies = self._policies.remembering(_history(document.get("protected")))
+        self._decoder = BlockDecoder(state.name, schemas, self._describe, policies)
         self._assembler = Assembler(
             _LIMITS.epoch_bytes, _LIMITS.epoch_changes, skip_through=self._writer.state.commit_lsn
         )
@@ -198,3 +201,12 @@ class _Replay:
         for topic, rows in counted:
             self._result.topics.add(topic)
             self._result.changes += rows
+
+
+def _history(document: Any) -> History:
+    """What a session knew of protected columns; recordings of before have nothing of it."""
+    try:
+        return History() if document is None else History.from_json(document)
+    except (ValueError, TypeError, LookupError) as error:
+        problem = f"a session of a recording cannot be read ({type(error).__name__})"
+        raise ProtocolError(problem, hint="it is damaged") from None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tailrace.cdc.columnar.protect import is_protected, protect, protected_columns
+from tailrace.cdc.columnar.protect import protect
 from tailrace.cdc.columnar.relations import (
     Describe,
     EventsRoute,
@@ -260,7 +260,6 @@ class BlockDecoder:
 
     def _keep(self, topic: TopicId, relid: int, message: bytes) -> None:
         """Store a row of a table in quarantine, or a truncate of it."""
-        self._relations.take_partitions()
         block = self._work.undecoded.setdefault(topic, UndecodedBlock())
         found = self._storable_row(topic, relid, message)
         if found is None:
@@ -271,13 +270,11 @@ class BlockDecoder:
 
     def _storable_row(self, topic: TopicId, relid: int, message: bytes) -> bytes | None:
         """The row in the form in which it may be stored; None when it has protected columns and cannot be parsed."""
-        relation, schema = self._relations.relation(relid), self._relations.schema(topic)
-        policies = self._relations.policies
-        if not is_protected((topic.parts[1], topic.parts[2]), relation, schema, policies):
-            return message
-        columns = protected_columns(relation, schema, policies) if relation else None
+        columns = self._relations.undecoded_columns(relid, topic)
         try:
-            return None if columns is None else protect(message, columns, self._policies)
+            return (
+                None if columns is None else protect(message, columns, self._policies) if columns else message
+            )
         except ProtocolError:
             return None
 

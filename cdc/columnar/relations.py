@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from tailrace.cdc.columnar.column_identity import possible_places
+from tailrace.cdc.columnar.protect import is_protected, protected_columns
 from tailrace.cdc.columnar.schema_change import (
     ChangeKind,
     SchemaChange,
@@ -98,6 +99,9 @@ class Relations:
         self._last_announced: Relation | None = None  # and no row has come since
         self._partitions: list[tuple[int, Relation]] = []  # announced right behind what may be their root
         self._checked: set[int] = set()  # whose columns are known since their last announcement
+        self._undecoded: dict[
+            int, list[Column] | None
+        ] = {}  # ``undecoded_columns`` since the last announcement
         self.changes: list[SchemaChange] = []
 
     def copy(self) -> Relations:
@@ -120,10 +124,6 @@ class Relations:
         topic = TopicId.table(self._source, relation.schema, relation.table)
         return topic if any(topic == known for known, _ in self._known.values()) else None
 
-    def relation(self, relid: int) -> Relation | None:
-        """As it was announced last."""
-        return self._announced.get(relid)
-
     def schema(self, topic: TopicId) -> TopicSchema:
         return next(schema for known, schema in self._known.values() if known == topic)
 
@@ -142,6 +142,7 @@ class Relations:
 
     def announce(self, relation: Relation) -> None:
         self._checked.discard(relation.relid)
+        self._undecoded.clear()
         self._announced[relation.relid] = relation
         above, self._last_announced = self._last_announced, relation
         if above is not None and above.relid != relation.relid and above.relid not in self._ordinary:
@@ -178,6 +179,34 @@ class Relations:
                 Partition(relid, label, ((number, names[at]),)) for at in places if 0 <= at < len(names)
             ]
         return found
+
+    def undecoded_columns(self, relid: int, topic: TopicId) -> list[Column] | None:
+        """For rows that are kept as they came: the table's columns, place by place, with their policies; [] when none
+        has one, None when nobody knows which do. Raises what ``describe`` raises."""
+        if relid not in self._undecoded:
+            self.take_partitions()
+            self._undecoded[relid] = self._columns_in_rows(relid, topic)
+        return self._undecoded[relid]
+
+    def _columns_in_rows(self, relid: int, topic: TopicId) -> list[Column] | None:
+        relation, schema = self._announced.get(relid), self.schema(topic)
+        if not is_protected((topic.parts[1], topic.parts[2]), relation, schema, self._policies):
+            return []
+        if relation is None or self._may_have_moved(relation, schema):
+            return None
+        return protected_columns(relation, schema, self._policies)
+
+    def _may_have_moved(self, relation: Relation, before: TopicSchema) -> bool:
+        """Whether a protected column may stand at another place than its name says."""
+        protected = self._policies.history.protected_ids(relation.relid)
+        described = self._describe(relation) if protected else None
+        if described is None:
+            return False
+        ids, now = [column.id for column in before.sent], {column.id for column in described.sent}
+        return any(
+            len(possible_places(len(relation.columns), ids, now, number)) > 1
+            for number in protected.intersection(ids)
+        )
 
     def resolve(self, relid: int, commit_lsn: int) -> Route:
         """The route of a table's rows from now on. New versions are added to ``changes``.
@@ -232,6 +261,7 @@ class Relations:
     def apply_ddl(self, message: ddl_message.DdlMessage, commit_lsn: int) -> None:
         """Apply what the event trigger describes at this place of the stream. Adds to ``changes``; the next row of the
         table must be resolved again. Raises Conflict."""
+        self._undecoded.clear()
         if message.change is ddl_message.DdlChange.FAILED:
             self._described.clear()  # somewhere there is a table that is not what was said of it
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId, TopicKind
@@ -59,6 +59,29 @@ class History:
         found._add(topic, schema)
         return found
 
+    def to_json(self) -> dict[str, Any]:
+        """As a recording has it."""
+        return {
+            "columns": [[*key, column.policy, sorted(column.names)] for key, column in self.columns.items()],
+            "names": [[*name, policy] for name, policy in self.names.items()],
+            "tables": [[relid, sorted(labels)] for relid, labels in self.tables.items()],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Raises ValueError, TypeError and LookupError for anything that ``to_json`` does not make."""
+        return cls(
+            {
+                (int(relid), int(number)): ProtectedColumn(str(policy), frozenset(map(_name, names)))
+                for relid, number, policy, names in data["columns"]
+            },
+            {_name(name): str(policy) for *name, policy in data["names"]},
+            {
+                int(relid): frozenset((str(schema), str(table)) for schema, table in labels)
+                for relid, labels in data["tables"]
+            },
+        )
+
     def labels(self, table: Label, relid: int) -> list[Label]:
         """All labels of a table: ``table`` first, which it has now."""
         return list(dict.fromkeys([table, *sorted(self.tables.get(relid, ()))]))
@@ -86,3 +109,8 @@ class History:
                 self.columns.pop(key, None)
                 for each in (before.names if before else frozenset()) | {name}:
                     self.names.pop(each, None)
+
+
+def _name(parts: Iterable[Any]) -> Name:
+    schema, table, column = map(str, parts)
+    return schema, table, column

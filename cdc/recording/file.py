@@ -10,7 +10,8 @@ Format, version 1, numbers in network order::
 A chunk holds what one block brought, or a part of it when that is large. A last chunk that is not whole is no part of
 the recording: capture ended there.
 
-    S  a session begins: JSON with the log's position and the topics with their schemas as known then
+    S  a session begins: JSON with the log's position, the topics with their schemas as known then, and which
+       columns and names have been protected (``tailrace.cdc.policy.history``)
     F  a pgoutput message as received, or with the protected form of its values (``tailrace.cdc.columnar.protect``)
     D  what the source's catalog said of a relation: JSON with the relation and the schema of its table
     W  a message is withheld, for its values could not be protected: JSON with the table's oid

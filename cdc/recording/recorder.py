@@ -1,13 +1,18 @@
-"""``capture --record``: blocks on their way to the decoder, written to a recording under the column policies."""
+"""``capture --record``: blocks on their way to the decoder, written to a recording under the column policies.
+
+What a row's columns are, the recorder finds out as the decoder does, with relations of its own: it writes a block
+before the decoder sees it, so that a block that cannot be decoded is in the recording."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tailrace.cdc.columnar.protect import is_protected, protect, protected_columns, without_defaults
-from tailrace.cdc.columnar.relations import Describe
+from tailrace.cdc.columnar.protect import protect, without_defaults
+from tailrace.cdc.columnar.relations import Describe, IgnoredRoute, Relations, SchemaConflict, TableRoute
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.recording.file import (
     DESCRIPTION,
@@ -23,12 +28,15 @@ from tailrace.cdc.wire import ddl_message, pgoutput
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model.info import SourceState
-from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.model.topic import TopicId
 
 _ROWS = (b"I", b"U", b"D")
-SECRET_TABLE = ("tailrace", "secret")  # a publication FOR ALL TABLES sends it, too
+
+
+class _NotCaptured(Exception):
+    """A row of a table that is not captured: it is no part of the recording either."""
 
 
 class Recorder:
@@ -40,29 +48,42 @@ class Recorder:
         self._file = RecordingWriter(
             path, RecordingHeader(state.name, state.system_id, state.publication, rules)
         )
-        self._policies = policies
         self._progress = progress
-        self._schemas: dict[int, tuple[TopicId, TopicSchema]] = {}
-        self._relations: dict[int, pgoutput.Relation] = {}
+        self._relations = Relations(state.name, {}, lambda relation: None, policies)
+        self._quarantined: Container[TopicId] = ()
+        self._columns: dict[int, Sequence[Column] | Exception] = {}
 
-    def begin(self, state: SourceState, topics: Topics, policies: Policies) -> None:
-        """A session begins at the log's position, with these topics and policies."""
-        self._policies = policies
-        self._schemas, self._relations = dict(topics.schemas), {}
+    def begin(
+        self,
+        state: SourceState,
+        topics: Topics,
+        policies: Policies,
+        describe: Describe,
+        ordinary: Container[int],
+    ) -> None:
+        """A session begins at the log's position, with these topics and policies. ``describe`` and ``ordinary``: as for
+        the decoder's ``Relations``."""
+        self._quarantined, self._columns = topics.quarantined, {}
+        self._relations = Relations(
+            state.name, topics.schemas, describe, policies, self._quarantined, ordinary
+        )
         document = {
             "commit_lsn": state.commit_lsn,
             "end_lsn": state.end_lsn,
             "through_lsn": state.through_lsn,
             "topics": [[topic.text, schema.to_json()] for topic, schema in topics.schemas.values()],
+            "protected": policies.history.to_json(),
         }
         self._add(SESSION, document)
         self._file.flush()
 
     def block(self, block: FrameBlock | PartialBlock) -> None:
+        """Raises what ``describe`` raises."""
         at, start = now_micros(), 0
         for end in block.ends:
             self._message(at, bytes(block.data[start:end]))
             start = end
+        self._relations.changes.clear()
         self._file.flush()
 
     def record_answers(self, describe: Describe) -> Describe:
@@ -90,55 +111,75 @@ class Recorder:
         relid = int.from_bytes(message[1:5], "big")
         try:
             if tag == b"R":
-                relation = pgoutput.decode(message)
-                assert isinstance(relation, pgoutput.Relation)
-                self._relations[relid] = relation
+                self._announce(message)
+            elif tag == b"T":
+                self._relations.forget_partitions()
             elif tag in _ROWS:
                 message = self._protect(relid, message)
             elif tag == b"M":
-                message = self._without_defaults(message)
+                message = self._take_message(message)
+        except _NotCaptured:
+            return
         except ProtocolError:
             if tag != b"R":
                 self._withhold(at, relid)
                 return
         self._file.add(FRAME, at, message)
 
+    def _announce(self, message: bytes) -> None:
+        relation = pgoutput.decode(message)
+        assert isinstance(relation, pgoutput.Relation)
+        self._relations.announce(relation)
+        self._columns.pop(relation.relid, None)
+
     def _protect(self, relid: int, message: bytes) -> bytes:
         """Raises ProtocolError when a row of protected columns cannot be taken apart."""
-        relation = self._relations.get(relid)
-        if relation is None:
-            raise ProtocolError(f"a row of table oid {relid}, which was not announced")
-        if (relation.schema, relation.table) == SECRET_TABLE:
-            raise ProtocolError("a row of the secret of the DDL trigger")
-        schema = self._schema(relation)
-        if not is_protected((relation.schema, relation.table), relation, schema, self._policies):
-            return message
-        columns = protected_columns(relation, schema, self._policies)
-        if columns is None:
-            raise ProtocolError(f"a protected column of {relation.schema}.{relation.table} has another name")
-        return protect(message, columns, self._policies)
+        if relid not in self._columns:
+            try:
+                self._columns[relid] = self._columns_of(relid)
+            except (_NotCaptured, ProtocolError) as error:  # so is each row until the next announcement
+                self._columns[relid] = error
+        columns = self._columns[relid]
+        if isinstance(columns, Exception):
+            raise columns
+        return protect(message, columns, self._relations.policies) if columns else message
 
-    def _schema(self, relation: pgoutput.Relation) -> TopicSchema:
-        """The topic's, as the session knew it; that of no columns for a table nobody knew."""
-        known = self._schemas.get(relation.relid)
-        if known is not None:
-            return known[1]
-        by_name = (s for t, s in self._schemas.values() if t.parts[1:] == (relation.schema, relation.table))
-        return next(by_name, TopicSchema(1, ()))
+    def _columns_of(self, relid: int) -> Sequence[Column]:
+        """The columns of a table's rows, place by place, () when nothing of them is protected. Raises ProtocolError
+        when nobody knows which of them are."""
+        topic = self._relations.topic(relid)
+        try:
+            route = self._relations.resolve(relid, 0) if topic not in self._quarantined else None
+        except SchemaConflict:
+            route = None
+        match route:
+            case TableRoute():
+                sent = route.schema.sent
+                return sent if any(column.policy for column in sent) else ()
+            case IgnoredRoute():
+                raise _NotCaptured
+            case None if topic is not None:
+                columns = self._relations.undecoded_columns(relid, topic)
+                if columns is None:
+                    raise ProtocolError(f"a protected column of {topic} may have another name")
+                return columns
+            case _:
+                return ()
 
-    def _without_defaults(self, message: bytes) -> bytes:
+    def _take_message(self, message: bytes) -> bytes:
         parsed = pgoutput.decode(message)
         assert isinstance(parsed, pgoutput.Message)
-        return (
-            without_defaults(message, parsed)
-            if parsed.prefix == ddl_message.PREFIX and self._protects()
-            else message
-        )
+        if parsed.prefix != ddl_message.PREFIX or not parsed.transactional:
+            return message
+        with suppress(SchemaConflict):  # the decoder puts that table in quarantine
+            self._relations.apply_ddl(ddl_message.parse(parsed.content), 0)
+        self._columns.clear()
+        return without_defaults(message, parsed) if self._protects() else message
 
     def _protects(self) -> bool:
         """Whether any column of the source is, or is to be, protected: then no default of a column is recorded."""
-        schemas = (schema for _, schema in self._schemas.values())
-        return bool(self._policies.rules) or any(c.policy for schema in schemas for c in schema.sent)
+        policies = self._relations.policies
+        return bool(policies.rules or policies.history.columns or policies.history.names)
 
     def _without_fills(self, relation: pgoutput.Relation, schema: TopicSchema) -> TopicSchema:
         if not self._protects():

@@ -143,7 +143,7 @@ class Session:
         describe: Describe = describer
         ordinary = describer.ordinary_tables()
         if self._recorder is not None:
-            self._recorder.begin(writer.state, topics, self._policies)
+            self._recorder.begin(writer.state, topics, self._policies, describer, ordinary)
             describe = self._recorder.record_answers(describer)
 
         def decoder(policies: Policies, quarantined: Collection[TopicId]) -> BlockDecoder:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.columnar.protect import protect, protected_columns
+from tailrace.cdc.columnar.relations import Relations
+from tailrace.cdc.policy.history import History
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.settings import SourceSettings
 from tests.cdc.messages import SOURCE, TEXT, Stream, Table, encode
 
@@ -131,3 +136,26 @@ def test_tables_that_are_announced_one_after_the_other_keep_their_own_policies()
     assert columns_of_everybody(EVERYBODY.relation, PEOPLE.relation, insert, ordinary=(600,)) == []
     assert columns_of_everybody(EVERYBODY.relation, PEOPLE.relation, truncate, insert) == []
     assert columns_of_everybody(EVERYBODY.relation, insert, PEOPLE.relation, insert) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "known"),
+    [((1, 2, 3, 4), True), ((1, 2, 4), True), ((1, 3, 4, 5), False), ((1, 4, 5, 6), False)],
+    ids=["none dropped", "it was", "one before it was, and another added", "both, and two added"],
+)
+def test_rows_are_kept_undecoded_only_where_places_tell_which_column_is_protected(
+    now: tuple[int, ...], known: bool
+) -> None:
+    """Names may have been exchanged: it is those of before that are announced."""
+    rules = policies({"phone": "drop"})
+    schema = rules.schema(("public", "people"), PEOPLE.topic_schema)
+    described = replace(schema, columns=tuple(Column(number, f"c{number}", TEXT) for number in now))
+    relations = Relations(
+        SOURCE,
+        {500: (PEOPLE.topic, schema)},
+        lambda relation: described,
+        rules.remembering(History.of([(PEOPLE.topic, schema)])),
+    )
+    relations.announce(PEOPLE.relation)
+    found = relations.undecoded_columns(500, PEOPLE.topic)
+    assert (found is not None) == known

@@ -209,3 +209,34 @@ def test_protected_columns_are_protected_in_quarantine(
     with guarded.open() as store:
         assert_sound(store)
         assert places_of(store, guarded.root, secret, "7654321") == []
+
+
+@pytest.mark.slow  # tests/cdc/columnar/test_protect.py has the rule
+def test_no_exchange_of_names_shows_a_protected_column_in_quarantine(
+    site: Site, break_orders: Callable[[bool], None]
+) -> None:
+    secret = "Zq7x-nobody-may-read-this"
+    execute(site.dsn, "ALTER TABLE orders ADD COLUMN address text")
+    guarded = site.with_settings(columns={"public.orders.address": "drop"})
+    guarded.init(ddl=False)
+    break_orders(True)
+    with RunningCapture(guarded) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "INSERT INTO orders (id, note) VALUES (30, 'is found')",
+        )
+        capture.wait_until(lambda: bool(quarantined_topics(capture.store.catalog)))
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "ALTER TABLE orders DROP COLUMN note",
+            "ALTER TABLE orders RENAME COLUMN address TO note",
+            "ALTER TABLE orders ADD COLUMN address text",
+            f"INSERT INTO orders (id, note) VALUES (31, '{secret}')",  # noqa: S608
+        )
+        capture.catch_up()
+    with guarded.open() as store:
+        assert [entry.keeps for entry in quarantined_topics(store.catalog)] == [False]
+        found = first_frames(store.catalog, store.storage, ORDERS)
+        assert found is None or secret.encode() not in undecoded.unpack(found[1]).data
