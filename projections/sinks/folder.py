@@ -1,4 +1,8 @@
-"""The folder of a projection in a sink of files: ``<path>/<store>/<projection>``, with a folder for each generation."""
+"""The folder of a projection in a sink of files: ``<path>/<store>/<projection>``, with a folder for each generation.
+
+Whoever hands over such a folder can put links into it, and names of files into what is read there. Neither is followed
+out of the projection's folder: reading would show another file, writing and removing would change one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.eventstore.errors import Fenced, OperatorError, UsageError
+from tailrace.eventstore.errors import Fenced, IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.storage.private import make_folder, opener
 from tailrace.projections.sinks.contract import Target, require_filled, require_same_log
@@ -23,17 +27,31 @@ class GenerationsFolder(ABC):
     """The files of one projection. Every method raises OperatorError when the folder cannot be used."""
 
     def __init__(self, title: str, path: Path, store: str, projection: str) -> None:
-        self.path = path / store / projection
+        self._root, self._names = path, (store, projection)
+        self.path = path.joinpath(*self._names)
         self.text = f"{title} ({path})"
 
     def generation(self, generation: int) -> Path:
         return self.path / f"g{generation}"
 
+    def require_inside(self, path: Path) -> Path:
+        """Where a path below the folder leads. Raises IntegrityError when a link leads out of the folder."""
+        with self.translate_errors():
+            found, root = path.resolve(), self._root.resolve().joinpath(*self._names)
+        if not found.is_relative_to(root):
+            raise IntegrityError(
+                f"{self.text}: {path} leads out of {self.path}",
+                hint="remove that link, and rebuild the projection as a new generation",
+            )
+        return found
+
     def owner(self, generation: int) -> str | None:
         """``Sink.owner``."""
+        file = self.generation(generation) / _OWNER
+        self.require_inside(file)
         with self.translate_errors():
             try:
-                text = (self.generation(generation) / _OWNER).read_text("utf-8", errors="replace")
+                text = file.read_text("utf-8", errors="replace")
             except FileNotFoundError:
                 return None
         return text.strip() or None
@@ -87,6 +105,7 @@ class GenerationsFolder(ABC):
     @contextmanager
     def promotion_lock(self) -> Iterator[None]:
         """A lock: one promotion at a time on this machine. The kernel releases it when the process dies."""
+        self.require_inside(self.path / _LOCK)
         with self.translate_errors(), open(self.path / _LOCK, "ab", opener=opener) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -107,6 +126,7 @@ class GenerationsFolder(ABC):
         generation."""
         with self.translate_errors():
             place = self.generation(generation)
+            self.require_inside(place)
             waste = place.with_name(f".dropped-g{generation}")
             shutil.rmtree(waste, ignore_errors=True)
             if place.exists():
@@ -128,7 +148,8 @@ def folder_problems(path: Path, target: Target) -> list[str]:
 def replace_file(path: Path, text: str) -> None:
     """Write a small file. Readers see the old or the new content, even after a crash."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8", opener=opener) as file:
+    temporary.unlink(missing_ok=True)
+    with open(temporary, "x", encoding="utf-8", opener=opener) as file:  # never through a link
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -39,7 +39,7 @@ class ParquetReader(KeyReader):
     def files(self) -> list[Path]:
         """The live generation's files as they are now. They stay for ``keep_seconds`` after the next step."""
         place, manifest = self._live()
-        return [place / file.path for file in manifest.files]
+        return [self._folder.require_inside(place / file.path) for file in manifest.files]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         place, manifest = self._live()

@@ -109,6 +109,8 @@ class ParquetSink:
         place = folder.generation(target.generation)
         if not place.is_dir():
             raise UsageError(f"{target} does not exist in the sink", hint="create it first")
+        for path in (place / _LOCK, place / STAGING):
+            folder.require_inside(path)
         with ExitStack() as locked:
             with folder.translate_errors():
                 self._lock(folder, locked.enter_context(open(place / _LOCK, "ab", opener=opener)))
@@ -197,7 +199,7 @@ def read_file(folder: SnapshotFolder, place: Path, file: PlacedFile) -> pa.Table
     """The rows of a file. Raises IntegrityError when it is not what was written."""
     try:
         with folder.translate_errors():
-            data = (place / file.path).read_bytes()
+            data = folder.require_inside(place / file.path).read_bytes()
             if xxhash.xxh3_128_hexdigest(data) == file.checksum:
                 return pq.ParquetFile(pa.BufferReader(data)).read()
     except OperatorError as error:

@@ -75,6 +75,8 @@ class Manifest:
     def from_text(cls, text: str) -> Self:
         data: dict[str, Any] = json.loads(text)
         files = [PlacedFile(**{**file, "values": tuple(file["values"])}) for file in data.pop("files")]
+        if foreign := [file.path for file in files if not _is_below(file.path)]:
+            raise ValueError(f"it names {foreign[0]!r}, which is not below its folder")
         shape = {
             "key": tuple(data.pop("key")),
             "schema": schema_from_text(data.pop("schema")),
@@ -99,6 +101,10 @@ class Manifest:
         return rows.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
 
 
+def _is_below(path: object) -> bool:
+    return isinstance(path, str) and not {"", ".", ".."} & {*path.split("/")} and "\0" not in path
+
+
 def generation_at(place: Path) -> int:
     """The generation that a step's folder belongs to."""
     return int(place.parent.name.removeprefix("g"))
@@ -120,14 +126,9 @@ class SnapshotFolder(GenerationsFolder):
             for _ in range(3):  # a link may be replaced, and where it pointed removed, between two looks
                 if not link.is_symlink():
                     return None
-                folder = link.resolve()
-                if not folder.is_relative_to(self.path.resolve()):
-                    raise IntegrityError(
-                        f"{self.text}: {link} leads out of {self.path}",
-                        hint="remove that link, and rebuild the projection as a new generation",
-                    )
+                folder = self.require_inside(link)
                 try:
-                    text = (folder / MANIFEST).read_text("utf-8")
+                    text = self.require_inside(folder / MANIFEST).read_text("utf-8")
                 except FileNotFoundError:
                     continue
                 return folder, self._parse(folder, text)
@@ -205,7 +206,10 @@ class StagedLoad:
 
 
 def read_loading(staging: Path) -> StagedLoad | None:
-    """None where there is none, or it cannot be read: then the load begins again."""
+    """None where there is none, it cannot be read, or there are links, of which we make none: then the load begins
+    again."""
+    if any(path.is_symlink() for path in staging.rglob("*")):
+        return None
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError, pa.ArrowException):
         data = json.loads((staging / _NAME).read_text("utf-8"))
         return StagedLoad(Manifest.from_text(data["manifest"]), data["done"])

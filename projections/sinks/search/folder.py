@@ -37,6 +37,7 @@ TERM_BYTES = 65_530  # tantivy drops longer terms without a word (MAX_TOKEN_LEN)
 _FOOTER_END = struct.Struct("<II")  # length of the footer, magic number
 _MAGIC = 1337
 _META, _CURRENT = "tailrace.json", "CURRENT"
+_MANAGED = ".managed.json"  # names of files that tantivy removes once no commit needs them
 # What the disk said, in tantivy's words: no room, no right, read-only.
 _DISK_TROUBLE = re.compile(
     rf"(?:os error |Os {{ code: )({'|'.join(str(each) for each in (ENOSPC, EDQUOT, EACCES, EPERM, EROFS))})\b"
@@ -91,6 +92,7 @@ class SearchFolder(GenerationsFolder):
         replace_file(self.generation(generation) / _META, meta.to_text())
 
     def live(self) -> int | None:
+        self.require_inside(self.current)
         with self.translate_errors():
             try:
                 text = self.current.read_text("utf-8", errors="replace").strip()
@@ -112,11 +114,29 @@ class SearchFolder(GenerationsFolder):
         with self.translate_errors():
             if not (folder / "meta.json").exists():
                 return None
+            self.check_names(folder)
             index = tantivy.Index.open(str(folder))
             if (meta := self.meta(generation)) is not None:
                 meta.cut_words(index)
             index.reload()
             return index
+
+    def check_names(self, folder: Path) -> None:
+        """tantivy follows links and names out of the folder, and removes files that it is told of. Raises
+        IntegrityError."""
+        self.require_inside(folder)
+        for file in folder.iterdir():
+            if file.is_symlink():
+                self.require_inside(file)
+        try:
+            named = json.loads((folder / _MANAGED).read_bytes())
+        except FileNotFoundError:
+            return
+        if not isinstance(named, list) or any("/" in str(name) or name in ("", "..") for name in named):
+            raise IntegrityError(
+                f"{self.text}: {folder / _MANAGED} names files outside of its folder, which tantivy would remove",
+                hint="find out who wrote it, and rebuild the projection as a new generation",
+            )
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:

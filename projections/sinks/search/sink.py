@@ -91,6 +91,7 @@ class SearchSink:
             known = None
         place = folder.create(target)
         with folder.translate_errors():
+            folder.check_names(place)
             if not (place / "meta.json").exists():
                 tantivy.Index(index_schema(self._spec.fields), str(place))
             folder.write_meta(target.generation, known or meta)

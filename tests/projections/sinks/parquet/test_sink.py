@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -25,8 +26,10 @@ from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.parquet.reader import ParquetReader
+from tailrace.projections.sinks.parquet.sink import ParquetLoad
 from tailrace.projections.sinks.parquet.snapshot import MANIFEST
 from tailrace.projections.sinks.specs import ParquetFolder
+from tailrace.testing.sink_steps import SinkStep, pieces
 from tests.projections.sinks.sink_data import ANNA, BERT, apply, fence, fill, rows_of, target
 
 CARL = {"customer_id": 3, "name": None, "total": Decimal("7.00")}
@@ -204,15 +207,77 @@ def test_what_was_replaced_goes_only_so_long_after(tmp_path: Path) -> None:
     assert not first.exists()
 
 
-def test_a_link_that_leads_out_of_the_sinks_folder_is_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "moved",
+    ["acme", "acme/customer_totals", "acme/customer_totals/g1", "g1/s*", "_manifest.json", "b0*.parquet"],
+)
+def test_a_link_that_leads_out_of_the_sinks_folder_is_not_followed(tmp_path: Path, moved: str) -> None:
+    sink = sink_at(tmp_path / "lake")
+    fill(sink, target(), [ANNA])
+    sink.promote(target(), None)
+    place = next((tmp_path / "lake").rglob(moved))
+    place.rename(tmp_path / "outside")
+    place.symlink_to(tmp_path / "outside")
+    reader = reader_at(tmp_path / "lake")
+    for use in (lambda: reader.many([1]), reader.files, lambda: rows_of(sink, target())):
+        with pytest.raises(IntegrityError, match="leads out of") as caught:
+            use()
+        assert str(tmp_path / "lake/acme/customer_totals") in caught.value.message
+    place.unlink()
+    (tmp_path / "outside").rename(place)
+    assert reader_at(tmp_path / "lake").many([1]) == [ANNA]
+
+
+@pytest.mark.parametrize("way", ["up", "absolute"])
+def test_a_manifest_that_names_a_file_outside_of_its_folder_is_refused(tmp_path: Path, way: str) -> None:
+    """A file of the same form, with the checksum that the manifest says."""
     sink = sink_at(tmp_path / "lake")
     fill(sink, target(), [ANNA])
     sink.promote(target(), None)
     place = (tmp_path / "lake/acme/customer_totals/g1/current").resolve()
-    place.rename(tmp_path / "outside")
-    place.symlink_to(tmp_path / "outside")
-    with pytest.raises(IntegrityError, match="leads out of"):
-        reader_at(tmp_path / "lake").many([1])
-    place.unlink()
-    (tmp_path / "outside").rename(place)
-    assert reader_at(tmp_path / "lake").many([1]) == [ANNA]
+    file = next(place.glob("b*.parquet"))
+    outside = file.rename(tmp_path / file.name)
+    named = str(outside) if way == "absolute" else os.path.relpath(outside, place)
+    manifest = (place / MANIFEST).read_text()
+    (place / MANIFEST).write_text(manifest.replace(f'"{file.name}"', f'"{named}"'))
+    reader = reader_at(tmp_path / "lake")
+    for use in (
+        lambda: reader.many([1]),
+        reader.files,
+        lambda: rows_of(sink, target()),
+        lambda: apply(sink, target(), 10, 11, [BERT]),
+    ):
+        with pytest.raises(
+            IntegrityError, match=f"names '{re.escape(named)}', which is not below its folder"
+        ):
+            use()
+
+
+@pytest.mark.parametrize("by", ["name", "link"])
+def test_a_load_that_somebody_else_began_changes_no_file_outside_of_its_folder(
+    tmp_path: Path, by: str
+) -> None:
+    """What an earlier load left is gone on with: its files are merged with new ones, and removed."""
+    sink = sink_at(tmp_path / "lake")
+    sink.create(target())
+    with sink.load(target(), None, fence(target(), 10)) as load:
+        for bucket, *rows in pieces(target(), SinkStep(fence(target(), 10), (ANNA,), ())):
+            load.write(bucket, *rows)
+            assert isinstance(load, ParquetLoad)
+            load.bucket_done(bucket)
+    staging = tmp_path / "lake/acme/customer_totals/g1/.step"
+    victim = tmp_path / "victim.parquet"
+    if by == "name":
+        file = next(staging.glob("b*.parquet"))
+        file.rename(victim)
+        begun = staging / "loading.json"
+        named = os.path.relpath(victim, staging)
+        begun.write_text(begun.read_text().replace(f'\\"{file.name}\\"', f'\\"{named}\\"'))
+        assert named in begun.read_text()
+    else:
+        victim.write_text("somebody else's")
+        (staging / MANIFEST).symlink_to(victim)
+    held = victim.read_bytes()
+    apply(sink, target(), None, 10, [ANNA, BERT])
+    assert victim.read_bytes() == held
+    assert rows_of(sink, target()) == [ANNA, BERT]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from tailrace.eventstore.errors import (
 from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.open import open_reader, open_sink
+from tailrace.projections.sinks.reader import Reader
 from tailrace.projections.sinks.specs import FieldKind, SearchIndex
 from tests.projections.sinks.sink_data import ANNA, BERT, apply, fence, fill, rows_of, target
 from tests.support import forking
@@ -212,6 +214,49 @@ def test_a_pointer_without_a_number_says_what_to_do(tmp_path: Path) -> None:
     assert sink.live("acme", "customer_totals") == 1
 
 
+def reader_at(path: Path) -> Reader:
+    settings = Settings(sinks={"search": SinkSettings(kind="search", path=path)})
+    return open_reader(settings, "acme", "customer_totals", SearchIndex("search", {"name": "text"}))
+
+
+@pytest.mark.parametrize(
+    "moved", ["acme", "acme/customer_totals", "acme/customer_totals/g1", "CURRENT", "*.store"]
+)
+def test_a_link_that_leads_out_of_the_sinks_folder_is_not_followed(tmp_path: Path, moved: str) -> None:
+    sink = sink_at(tmp_path / "sink")
+    fill(sink, target(), [ANNA])
+    sink.promote(target(), None)
+    place = next((tmp_path / "sink").rglob(moved))
+    place.rename(tmp_path / "outside")
+    place.symlink_to(tmp_path / "outside")
+    with pytest.raises(IntegrityError, match="leads out of") as caught:
+        reader_at(tmp_path / "sink").many([1])
+    assert str(tmp_path / "sink/acme/customer_totals") in caught.value.message
+    if moved != "CURRENT":
+        for use in (lambda: apply(sink, target(), 10, 11, [BERT]), lambda: rows_of(sink, target())):
+            with pytest.raises(IntegrityError, match="leads out of"):
+                use()
+    place.unlink()
+    (tmp_path / "outside").rename(place)
+    assert reader_at(tmp_path / "sink").many([1]) == [ANNA]
+
+
+@pytest.mark.parametrize("by", ["name", "path"])
+def test_no_file_is_removed_that_an_index_names_outside_of_its_folder(tmp_path: Path, by: str) -> None:
+    """tantivy removes what is named and belongs to no commit, wherever it is."""
+    sink = sink_at(tmp_path / "sink")
+    fill(sink, target(), [ANNA])
+    place = tmp_path / "sink/acme/customer_totals/g1"
+    victim = tmp_path / "victim"
+    victim.write_text("somebody else's")
+    named = json.loads((place / ".managed.json").read_text())
+    named.append(str(victim) if by == "path" else os.path.relpath(victim, place))
+    (place / ".managed.json").write_text(json.dumps(named))
+    with pytest.raises(IntegrityError, match=r"\.managed\.json names files outside"):
+        apply(sink, target(), 10, 11, [BERT])
+    assert victim.exists()
+
+
 def test_without_what_readers_need_an_index_is_not_whole(tmp_path: Path) -> None:
     fill(sink_at(tmp_path), target(), [ANNA])
     (tmp_path / "acme" / "customer_totals" / "g1" / "tailrace.json").unlink()
@@ -227,11 +272,9 @@ def test_a_live_index_whose_files_vanished_is_named_and_read_once_they_are_back(
     sink = sink_at(path)
     fill(sink, target(), [ANNA])
     sink.promote(target(), None)
-    settings = Settings(sinks={"search": SinkSettings(kind="search", path=path)})
-    spec = SearchIndex("search", {"name": "text"})
     place = path / "acme" / "customer_totals" / "g1" / lost
     place.rename(tmp_path / "aside")
-    reader = open_reader(settings, "acme", "customer_totals", spec)
+    reader = reader_at(path)
     with pytest.raises(IntegrityError, match=r"names generation 1, of which files are missing in .*/g1"):
         reader.many([1])
     (tmp_path / "aside").rename(place)
