@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +17,17 @@ from tailrace.eventstore.errors import BeyondLog, UsageError
 from tailrace.eventstore.metadata import segment_index, topics
 from tailrace.eventstore.metadata.epochs import Epoch, EpochFilter, Timeline
 from tailrace.eventstore.model.position import Cut, format_lsn, parse_lsn
-from tailrace.eventstore.model.time import from_micros, now_micros, to_micros
+from tailrace.eventstore.model.retention import seconds_of
+from tailrace.eventstore.model.time import from_micros, moment_of, now_micros, to_micros
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.storage import Storage
 
-_FORMS = "write an epoch (123), an LSN (0/16B3748 or SOURCE=0/16B3748) or an ISO time (2026-05-01T12:00:00Z)"
+_FORMS = (
+    "write an epoch (123), an LSN (0/16B3748 or SOURCE=0/16B3748), an ISO time (2026-05-01T12:00:00Z; UTC where it"
+    " names no zone), today or yesterday (their first moment in UTC), or how long ago (-1h, -30min, -2d)"
+)
+_DAYS_AGO = {"today": 0, "yesterday": 1}
 
 
 _NO_ROWS = pa.table({"_lsn": pa.array([], pa.int64()), "_commit_ts": pa.array([], pa.timestamp("us", "UTC"))})
@@ -48,7 +53,7 @@ AsOf = AtEpoch | AtLsn | AtTime | None
 
 
 def parse(as_of: str | int | datetime | None) -> AsOf:
-    """What a text means, without looking at a log. A naive time is UTC. Raises UsageError."""
+    """What a text means, without looking at a log. A naive time is UTC, and so are days. Raises UsageError."""
     match as_of:
         case None:
             return None
@@ -59,6 +64,8 @@ def parse(as_of: str | int | datetime | None) -> AsOf:
     text = as_of.strip()
     if text.isascii() and text.isdigit():
         return AtEpoch(int(text))
+    if (moment := _relative(text.lower(), datetime.now(UTC))) is not None:
+        return AtTime(_micros(moment))
     source, equals, lsn = text.rpartition("=")
     if equals or "/" in text:
         return AtLsn(source.strip() or None, parse_lsn(lsn.strip()))
@@ -66,6 +73,25 @@ def parse(as_of: str | int | datetime | None) -> AsOf:
         return AtTime(_micros(datetime.fromisoformat(text)))
     except ValueError:
         raise UsageError(f"{as_of!r} is not a position of the log", hint=_FORMS) from None
+
+
+def _relative(text: str, now: datetime) -> datetime | None:
+    """``yesterday``, ``-1h``, ``1h`` and ``1h ago`` as a moment; None for what is none of these."""
+    if text in _DAYS_AGO:
+        return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=_DAYS_AGO[text])
+    try:
+        return now - timedelta(seconds=seconds_of(text.removeprefix("-").removesuffix("ago")))
+    except (ValueError, OverflowError):
+        return None
+
+
+def absolute(as_of: str | int | datetime) -> str:
+    """The same position as a text that means the same at any time: a moment is in UTC. Raises UsageError."""
+    match parse(as_of):
+        case AtTime(micros):
+            return moment_of(micros).isoformat().replace("+00:00", "Z")
+        case _:
+            return str(as_of).strip()
 
 
 def _micros(moment: datetime) -> int:

@@ -26,6 +26,7 @@ from tailrace.eventstore.errors import (
     TransientError,
     UsageError,
 )
+from tailrace.eventstore.log.as_of import absolute
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import Behind, GenerationState, NewGeneration
 from tailrace.eventstore.model.position import Cut
@@ -63,7 +64,7 @@ from tailrace.projections.refresh.refresh import (
 )
 from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.sinks.open import open_sink
+from tailrace.projections.sinks.open import open_sink, place_of
 from tailrace.projections.sinks.record import spec_to_text
 from tailrace.projections.spark.errors import FOR_GOOD, translate_errors
 
@@ -78,7 +79,8 @@ _LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A new generation and how far it is. ``resumed``: an earlier build that was cut off was finished."""
+    """A new generation and how far it is. ``resumed``: an earlier build that was cut off was finished.
+    ``place``: where the sink has it; "" when only the sink knows."""
 
     projection: str
     generation: int
@@ -89,6 +91,7 @@ class Rebuilt:
     resumed: bool
     promoted: Promotion | None
     preview: str | None = None
+    place: str = ""
 
 
 def rebuild(
@@ -128,7 +131,7 @@ def _rebuild(
     name = projection.name
     check(ctx.store, ctx.settings, projection)
     reconcile_if_possible(ctx, name)
-    pin = None if as_of is None else _pin(ctx, projection, str(as_of), ctx.store.cut(as_of))
+    pin = None if as_of is None else _pin(ctx, projection, absolute(as_of))
     if pin and promote and not stale_ok:
         refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
     wanted = pin is None and preview is None if promote is None else promote
@@ -162,6 +165,7 @@ def _rebuild(
         resumed,
         promoted,
         preview,
+        place_of(projection.sink, ctx.settings, ctx.target(generation)),
     )
 
 
@@ -221,10 +225,10 @@ def _mark_ready(ctx: ProjectionContext, generation: Generation) -> None:
         ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.READY)
 
 
-def _pin(ctx: ProjectionContext, projection: Projection, text: str, cut: Cut) -> Pin:
-    """A past position, and the projections among those that this one reads whose results are not kept there: they are
-    computed with it."""
-    computed_inputs = {}
+def _pin(ctx: ProjectionContext, projection: Projection, text: str) -> Pin:
+    """A past position, ``text`` at any later time. With it the projections among those that this one reads whose
+    results are not kept there: they are computed with it."""
+    computed_inputs, cut = {}, ctx.store.cut(text)
     for name in missing_results(ctx.store, projection, ctx.projections, text, cut):
         check(ctx.store, ctx.settings, ctx.projections[name])
         computed_inputs[name] = ctx.fingerprint(name) or ""
@@ -283,9 +287,11 @@ def _create(
 ) -> Generation:
     """Define the result at ``cut``, have the sink check its columns, and only then take a generation number."""
     if cut.epoch == 0 and pin is not None and ctx.store.head() is not None:
+        (first,) = ctx.store.epochs(after=0, limit=1)
+        begins = f", at {first.commit_ts:%Y-%m-%dT%H:%M:%S}Z" if first.commit_ts else ""
         raise UsageError(
-            f"{pin.text} is before the first epoch of the log",
-            hint="tailrace log tail shows epochs with their times and LSNs",
+            f"{pin.text} is before the log begins{begins} with epoch {first.epoch}",
+            hint="tailrace log tail --from earliest shows the first epochs with their times and LSNs",
         )
     if cut.epoch == 0:
         raise IncompleteTopic("the log is empty", hint="run `tailrace capture` first")

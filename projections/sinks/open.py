@@ -13,7 +13,7 @@ from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, Redis
 
 if TYPE_CHECKING:
     from tailrace.eventstore.settings import Settings, SinkKind, SinkSettings
-    from tailrace.projections.sinks.contract import Sink
+    from tailrace.projections.sinks.contract import Sink, Target
     from tailrace.projections.sinks.reader import Reader
     from tailrace.projections.sinks.specs import SinkSpec
 
@@ -74,6 +74,23 @@ def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec)
             return ParquetReader(spec, sink_settings(settings, spec.sink, "parquet"), store, projection)
         case _:
             return spec.open_reader(settings, store, projection)
+
+
+def place_of(spec: SinkSpec, settings: Settings, target: Target) -> str:
+    """Where the sink has one generation, whether or not readers are shown it; "" for a user's own sink."""
+    number = target.generation
+    match spec:
+        case PostgresTable():
+            return f"table {spec.schema}.{spec.table}__g{number} of sink {spec.sink}"
+        case RedisCache():
+            base = f"{spec.prefix or target.store}:{target.projection}:g{number}"
+            return f"keys {{{base}:bBUCKET}}:KEY of sink {spec.sink}"
+        case SearchIndex() | ParquetFolder():
+            latest = "/current" if isinstance(spec, ParquetFolder) else ""
+            folder = f"{settings.sinks[spec.sink].path}/{target.store}/{target.projection}/g{number}{latest}"
+            return f"folder {folder} of sink {spec.sink}"
+        case _:
+            return ""
 
 
 def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings:

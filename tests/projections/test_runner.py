@@ -32,7 +32,7 @@ from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule, run
 from tailrace.projections.sinks.record import spec_to_text
 from tests.projections.conftest import Deploy
-from tests.projections.shoplog import ShopLog, settings_in
+from tests.projections.shoplog import NOON, ShopLog, settings_in
 from tests.support.capturing import RunningCapture, Site
 
 FRESHNESS = st.one_of(st.none(), st.floats(0.5, 3600))
@@ -266,7 +266,9 @@ def test_a_runner_with_nothing_to_do_asks_for_steps_that_are_not_on_record_once(
 
 def test_a_position_before_the_log_is_told(shop: ShopLog, deploy: Deploy) -> None:
     ctx = deploy(TOTALS)
-    with pytest.raises(UsageError, match="1999-01-01 is before the first epoch"):
+    began = (shop.store.epochs(limit=1)[0].commit_ts or NOON).strftime("%Y-%m-%dT%H:%M:%S")
+    said = f"1999-01-01T00:00:00Z is before the log begins, at {began}Z with epoch 1"
+    with pytest.raises(UsageError, match=said):
         rebuild(ctx, "totals", as_of="1999-01-01")
     assert not ctx.generations("totals")
 

@@ -228,7 +228,7 @@ def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None
     if len(columns) != len(key):
         raise UsageError(
             f"the key of {info.id} is ({', '.join(columns)}), but {len(key)} value(s) were given",
-            hint=" ".join(f"--key {name.upper()}" for name in columns),
+            hint=f"--key {','.join(name.upper() for name in columns)}",
         )
 
 

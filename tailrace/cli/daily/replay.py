@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
+from tailrace.cli.position import fixed
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import count
 
@@ -60,6 +61,7 @@ def replay(
     """
 
     invocation = invocation_of(context)
+    start, end = fixed(invocation, "--from", start), fixed(invocation, "--to", end)
     with invocation.store() as store:
         info = store.topic(topic)
         if into == STANDARD_OUTPUT:

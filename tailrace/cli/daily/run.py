@@ -11,6 +11,7 @@ import typer
 from tailrace.cli.daily.capture import MetricsAddressOption, metrics_port_option
 from tailrace.cli.errors import INTERRUPTED, worst_code
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of, stop_on_signals
+from tailrace.cli.position import fixed
 from tailrace.cli.projection.context import (
     MasterOption,
     StaleOption,
@@ -111,7 +112,8 @@ def rebuild(
             "--as-of",
             metavar="EPOCH|LSN|TIME",
             show_default=False,
-            help="Build what it was then, as a generation beside the live one that does not move on.",
+            help="Build what it was then, as a generation beside the live one that does not move on."
+            " A time is UTC unless it names a zone; also yesterday, -1h.",
         ),
     ] = None,
     promote: Annotated[
@@ -137,6 +139,7 @@ def rebuild(
     from tailrace.projections.lifecycle import build
 
     invocation = invocation_of(context)
+    as_of = fixed(invocation, "--as-of", as_of)
     if promote or (promote is None and as_of is None and preview is None):
         invocation.confirm(f"replace the live generation of {name}")
     with projection_context(invocation, f"rebuild {name}", master=master, take_over=take_over) as projections:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import Invocation, invocation_of
+from tailrace.cli.log.key import key_of, key_text
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import Output, count, when
 
@@ -26,8 +27,8 @@ def redact(
     context: typer.Context,
     topic: Annotated[str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)],
     key: Annotated[
-        list[str],
-        typer.Option("--key", "-k", help="The key's value; once for each column, in the key's order."),
+        str,
+        typer.Option("--key", "-k", help="The key's value; of several columns: A,B.", show_default=False),
     ],
     columns: Annotated[
         list[str] | None,
@@ -55,8 +56,10 @@ def redact(
     if wait and now:
         raise UsageError("--wait and --now exclude each other", hint="choose one")
     invocation = invocation_of(context)
-    request = RedactionRequest(TopicId.parse(topic), key, _names(columns))
     with invocation.store() as store:
+        info = store.topic(TopicId.parse(topic))
+        parts = key_of(key, len(store.schemas(info.id)[-1].key)) or (key,)
+        request = RedactionRequest(info.id, parts, _names(columns))
         asks = invocation.settings.protected and not invocation.yes
         if dry_run or asks:
             with invocation.output.progress("looking for its rows"):
@@ -118,8 +121,8 @@ def redactions(
 
 def redact_command(receipt: Receipt) -> str:
     """The command that erases the same again."""
-    keys = " ".join(f"--key {shlex.quote(text or '')}" for text in receipt.keys[0])
-    return f"tailrace log redact {shlex.quote(receipt.topic)} {keys} --columns {shlex.quote(','.join(receipt.columns))}"
+    key, columns = key_text([text or "" for text in receipt.keys[0]]), ",".join(receipt.columns)
+    return f"tailrace log redact {shlex.quote(receipt.topic)} --key {shlex.quote(key)} --columns {shlex.quote(columns)}"
 
 
 def _names(columns: Sequence[str] | None) -> list[str] | None:

@@ -9,6 +9,7 @@ import typer
 
 from tailrace.cli.invocation import invocation_of
 from tailrace.cli.log.archives import archives
+from tailrace.cli.log.key import key_of, key_text
 from tailrace.cli.log.redact import redact, redactions
 from tailrace.cli.log.tail import tail
 from tailrace.cli.log.verify import verify
@@ -37,9 +38,7 @@ TopicArgument = Annotated[
 def show(
     context: typer.Context,
     topic: TopicArgument,
-    key: Annotated[
-        list[str], typer.Argument(help="The key's values, in the key's order.", show_default=False)
-    ],
+    key: Annotated[str, typer.Argument(help="The key's value; of several columns: A,B.", show_default=False)],
 ) -> None:
     """Show one row's history, with the domain events of the same transactions beside it."""
 
@@ -55,7 +54,7 @@ def show(
         invocation.output.note(f"retention removed rows of {info.id.text} up to {when(removed)}{kept}")
     if not history:
         raise UsageError(
-            f"{info.id.text} has no row with key {', '.join(key)} in its history",
+            f"{info.id.text} has no row with key {key} in its history",
             hint=f"tailrace log tail {info.id.text} shows rows; a time is written as Postgres prints it",
         )
     if invocation.output.json:
@@ -68,28 +67,29 @@ def show(
     )
 
 
-def row_history(store: Store, info: TopicInfo, key: Sequence[str]) -> list[Document]:
+def row_history(store: Store, info: TopicInfo, key: str) -> list[Document]:
     """Every change of one key, oldest first, truncates too. Raises UsageError when the key does not fit."""
     from tailrace.eventstore.model.keys import hash_texts
 
     schema = next(schema for schema in store.schemas(info.id) if schema.version == info.version)
-    _check_key(info, schema, key)
-    key_hash = hash_texts(list(key))
+    key_hash = hash_texts(list(_key_parts(info, schema, key)))
     found = list(_rows_of_key(store, info, key_hash))
     return found if any(row["op"] != "t" for row in found) else []
 
 
-def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None:
+def _key_parts(info: TopicInfo, schema: TopicSchema, key: str) -> tuple[str, ...]:
     columns = [column.name for column in schema.key]
     if not columns:
         raise UsageError(
             f"{info.id.text} has no key: its rows have no identity", hint="tailrace log tail shows them"
         )
-    if len(columns) != len(key):
+    parts = key_of(key, len(columns))
+    if parts is None:
         raise UsageError(
-            f"the key of {info.id.text} is ({', '.join(columns)}), but {len(key)} value(s) were given",
-            hint=f"tailrace log show {info.id.text} {' '.join(name.upper() for name in columns)}",
+            f"the key of {info.id.text} is ({', '.join(columns)}), and {key!r} is not {len(columns)} values",
+            hint=f"write them with commas between: tailrace log show {info.id.text} {key_text(columns).upper()}",
         )
+    return parts
 
 
 def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Document]:

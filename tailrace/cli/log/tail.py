@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import Invocation, invocation_of
+from tailrace.cli.log.key import key_of
+from tailrace.cli.position import fixed
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import to_json, when
 
@@ -90,6 +92,7 @@ def tail(
     if follow and until is not None:
         raise UsageError("--to ends it and --follow goes on", hint="leave one of them out")
     invocation = invocation_of(context)
+    start, until = fixed(invocation, "--from", start), fixed(invocation, "--to", until)
     with invocation.store() as store:
         patterns = _patterns(store, topics, follow=follow)
         row_filter = _filter(store, patterns, keys, ops)
@@ -147,16 +150,13 @@ def _ops(given: Sequence[str]) -> list[str]:
 
 def _key(store: Store, infos: Sequence[TopicInfo], text: str) -> list[tuple[str, ...]]:
     """The key in the form of the topics' keys: whole, or its parts. Raises UsageError when it fits none of them."""
-    parts = tuple(next(csv.reader(io.StringIO(text)), []))
     forms: set[tuple[str, ...]] = set()
     widths: dict[int, str] = {}
     for info in infos:
         columns = [column.name for column in store.schemas(info.id)[-1].key]
         widths.setdefault(len(columns), f"{info.id.text}: {','.join(columns) or 'no key'}")
-        if len(columns) == 1:
-            forms.add((text,))
-        elif len(columns) == len(parts):
-            forms.add(parts)
+        if columns and (key := key_of(text, len(columns))) is not None:
+            forms.add(key)
     if not forms:
         raise UsageError(
             f"none of these topics has a key like {text!r}",

@@ -226,12 +226,15 @@ def print_rebuilt(invocation: Invocation, built: Rebuilt) -> None:
             "promoted": built.promoted is not None,
             "previous": built.promoted.previous if built.promoted else None,
             "preview": built.preview,
+            "place": built.place or None,
         }
         invocation.output.document(document)
         return
     resumed = ", finishing a build that was cut off" if built.resumed else ""
     name = f"{built.projection} g{built.generation}"
     invocation.output.line(f"{name}: {count(built.rows, 'row')} as of epoch {built.epoch:,}{resumed}")
+    if built.promoted is None and built.place:
+        invocation.output.line(f"  read it in {built.place}")
     if built.preview is not None:
         invocation.output.line(f"  preview {built.preview!r}: never promoted, not refreshed")
     elif built.promoted is None:

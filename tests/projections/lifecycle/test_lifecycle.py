@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis as redis_client
+import tantivy
 from psycopg import sql
 from pydantic import SecretStr
 
@@ -143,6 +144,7 @@ def test_rebuild_equals_live_equals_verify_also_as_of_a_past_position(shop: Shop
         pinned = rebuild(ctx, name, as_of=then.epoch)
         assert pinned.promoted is None and pinned.epoch == then.epoch
         assert rows_of(ctx, name, pinned.generation) == past[name]
+        assert rows_at(pinned.place, ctx.settings) == len(past[name]), pinned.place
         assert verify(ctx, name, pinned.generation).equal
         assert rows_of(ctx, name) == live
 
@@ -767,6 +769,24 @@ def test_a_projection_that_fails_leaves_readers_what_they_had(
     assert view(settings, "totals") == seen
     assert [dropped.generation for dropped in gc(ctx, "totals")] == [2]
     assert verify(ctx, "totals").equal
+
+
+def rows_at(place: str, settings: Settings) -> int:
+    """How many rows are where a rebuild says that they are."""
+    kind, where, *_, sink = place.split()
+    configured = settings.sinks[sink]
+    match kind:
+        case "table":
+            assert configured.dsn is not None
+            with psycopg.connect(configured.dsn.get_secret_value()) as connection:
+                return len(connection.execute(f"TABLE {where}".encode()).fetchall())
+        case "keys":
+            assert configured.url is not None
+            redis = redis_client.Redis.from_url(configured.url.get_secret_value())
+            return len(list(redis.scan_iter(where.replace("BUCKET", "*").replace("KEY", "*"))))
+        case _:
+            index = tantivy.Index.open(where)
+            return int(index.searcher().num_docs) - 1  # the fence is one
 
 
 @pytest.mark.slow

@@ -8,11 +8,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing
 
+import pyarrow as pa
 import pytest
 
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
-from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
@@ -63,10 +65,31 @@ def test_patterns_keys_and_operations_choose(project: Project, store: Store) -> 
     ]  # once, not per partition
     assert told(project, "--op", "create", "--key", "12", "--key", "15") == [(12, "c", 12), (15, "c", 15)]
     register_topic(store, PLACES, TWO)
-    found = TopicRows(PLACES, 1, rows(40, [("c", 7)], schema=TWO))
-    writer(store).append(EpochBatch("shop", 40, 41, 41, at(40), transactions=1, rows=[found]))
-    wrong = project.run("log", "tail", "shop.public.places", "--key", "7")
-    assert wrong.code == 2 and "shop.public.places: id,note" in wrong.err
+    keyed = [
+        {**row, "key": row["after"], "_hash": hash_texts(["7", "40.0"])}
+        for row in rows(40, [("c", 7)], schema=TWO).to_pylist()
+    ]
+    found = pa.Table.from_pylist(keyed, schema=change_schema(TWO))
+    batch_of_places = [TopicRows(PLACES, 1, found)]
+    writer(store).append(EpochBatch("shop", 40, 41, 41, at(40), transactions=1, rows=batch_of_places))
+    for command in (("tail", PLACES.text, "--key"), ("show", PLACES.text), ("redact", PLACES.text, "--key")):
+        wrong = project.run("log", *command, "7")
+        assert wrong.code == 2 and "id,note" in wrong.err.lower(), (
+            "a key of several columns is written one way"
+        )
+    assert [
+        each["epoch"] for each in project.ok("log", "show", PLACES.text, "7,40.0", "--json").documents
+    ] == [31]
+    assert told(project, PLACES.text, "--key", "7,40.0") == [(31, "c", 7)]
+
+
+def test_a_time_without_a_zone_is_said_to_be_utc(project: Project, store: Store) -> None:
+    moment = at(26).strftime("%Y-%m-%d %H:%M:%S")
+    shown = project.ok("log", "tail", "*.customers", "--from", moment)
+    assert f"--from {moment} is taken as {at(26):%Y-%m-%dT%H:%M:%S}Z (UTC)" in shown.err
+    assert "taken as" not in project.ok("log", "tail", "--from", "29").err
+    later = project.ok("log", "tail", "--from", "2d ago")
+    assert later.out == "" and "--from 2d ago is taken as 20" in later.err
 
 
 def test_what_cannot_be_asked_is_said_with_what_can(project: Project, store: Store) -> None:
