@@ -165,7 +165,7 @@ def _begin_log(connection: Connection) -> None:
     if connection.scalar(select(tables.log.c.id)) is None:
         row = {"id": 1, "log_id": uuid.uuid4().hex, "created_at": now_micros(), "needs": tables.FIRST}
         connection.execute(insert(tables.log).values(row))
-        connection.execute(insert(tables.log_head).values(id=1, epoch=0, hash=""))
+        connection.execute(insert(tables.log_head).values(id=1, epoch=0, hash="", declared=f"0:{'0' * 64}"))
 
 
 def _raise_needs(connection: Connection, family: Family, steps: Sequence[MigrationStep]) -> None:

@@ -37,7 +37,8 @@ metadata = MetaData(
     }
 )
 
-# One row each. ``log_head.hash`` is the hash of epoch ``epoch``.
+# One row each. ``log_head.hash`` is the hash of epoch ``epoch``, ``log_head.declared`` what it says of the topics, and
+# those that came since (``metadata.declared``).
 log = Table(
     "log",
     metadata,
@@ -53,6 +54,7 @@ log_head = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("epoch", BigInteger, nullable=False),
     Column("hash", Text, nullable=False),
+    Column("declared", Text, nullable=False),
     CheckConstraint("id = 1", name="one_row"),
 )
 
@@ -114,6 +116,9 @@ topics = Table(
     Column(
         "published", Text, nullable=False
     ),  # how the source published the table when it was read; "" not known
+    Column(
+        "declared", Text, nullable=False
+    ),  # sum over this row and those of ``topic_schemas`` and ``incomplete`` (``metadata.declared``)
 )
 topic_schemas = Table(
     "topic_schemas",
@@ -242,6 +247,7 @@ epochs = Table(
     Column("topics", Text, nullable=False),  # ",3,17,": ids of the topics with rows, searchable by LIKE
     Column("parts", Text, nullable=False),  # the blob's directory, JSON; "[]" without a blob
     Column("blob_bytes", BigInteger),  # null without a blob
+    Column("declared", Text),  # what ``log_head`` said of the topics; null in epochs of format 0001
     Index("ix_epochs_source_last_lsn", "source", "last_lsn"),
     Index("ix_epochs_source_last_ts", "source", "last_ts"),
 )

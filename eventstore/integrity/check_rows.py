@@ -14,6 +14,7 @@ from sqlalchemy import Connection, LargeBinary, Row, Select, Table, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.integrity import check_declared
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import spans_from_json
@@ -53,6 +54,7 @@ def findings(connection: Connection) -> Iterator[Finding]:
                 detail = "it cannot be read: a value is not one that Tailrace writes"
                 yield Finding(LogProblem.CHANGED, name_of(table, row), detail)
     yield from _missing(known)
+    yield from check_declared.findings(rows)
 
 
 def _query(table: Table) -> Select[*tuple[Any, ...]]:

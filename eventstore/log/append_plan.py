@@ -155,8 +155,8 @@ def content_hash(append: Append) -> str:
     )
 
 
-def epoch_values(append: Append, epoch: int, previous: str, content: str) -> dict[str, Any]:
-    """The row of an epoch, its hash included."""
+def epoch_values(append: Append, epoch: int, previous: str, content: str, declared: str) -> dict[str, Any]:
+    """The row of an epoch, its hash included. ``declared``: what holds of the topics from it on."""
     batch, parts = append.batch, append.parts
     commit_ts = to_micros(batch.commit_ts)
     lsns = [lsn for part in parts if part.lsns for lsn in part.lsns]
@@ -186,6 +186,7 @@ def epoch_values(append: Append, epoch: int, previous: str, content: str) -> dic
         "topics": segment_index.topics_text({part.topic_id for part in parts}),
         "parts": segment_index.parts_to_json(directory),
         "blob_bytes": append.blob_plain_bytes if append.blob is not None else None,
+        "declared": declared,
     }
     return {**values, "hash": hash_chain.epoch_hash(previous, values)}
 

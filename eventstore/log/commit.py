@@ -175,9 +175,12 @@ class EpochCommit:
             changes.append({"topic": known.id, "mine": mine, "following": json.dumps(following)})
         if connection.execute(statement, changes).rowcount != len(changes):
             for topic in plan.next_offsets:
-                row = topics.topic_row(connection, topic)
+                found = topics.declared_topic(connection, topic)
                 known = self.topic(topic)
-                if row is None or Partitioning.from_json(row.partitioning).current != known.incarnation:
+                if (
+                    found is None
+                    or Partitioning.from_json(found.row.partitioning).current != known.incarnation
+                ):
                     raise StalePartitioning
             raise IntegrityError(
                 f"the offsets of topics of {plan.previous.name!r} in the catalog are not those its only writer left",
@@ -186,27 +189,33 @@ class EpochCommit:
 
     def _write_epoch(self, connection: Connection, plan: Append) -> EpochInfo:
         content = content_hash(plan)
-        epoch, before = topics.next_epoch(connection)
-        values = epoch_values(plan, epoch, before, content)
+        epoch, before, declared = topics.next_epoch(connection)
+        declared = declared.plus(self._declare(connection, plan, epoch))
+        values = epoch_values(plan, epoch, before, content, declared.text)
         topics.add_epoch(connection, values)
         files = [segment_values(part, epoch) for part in plan.parts if part.path is not None]
         if files:
             connection.execute(insert(tables.segments), files)
-        for topic, schema in plan.batch.new_schemas:
-            topics.add_schema(connection, self.topic(topic).id, topic, schema, epoch=epoch)
-        for topic in plan.batch.completes:
-            topics.complete(connection, self.topic(topic).id, epoch)
-        for topic, reason in plan.batch.suspends:
-            topics.suspend(connection, self.topic(topic).id, epoch, reason)
-        for each in plan.batch.quarantined:
-            topic_id = self.topic(each.topic).id
-            topics.suspend(connection, topic_id, epoch, quarantine.reason(each))
-            quarantine.begin(connection, topic_id, each)
         for load in plan.batch.load_begins:
             load_progress.begin(connection, self.topic(load.topic).id, load, epoch)
         for step in plan.batch.load_steps:
             load_progress.step(connection, step, lambda topic: self.topic(topic).id)
         return topics.epoch_info(values)
+
+    def _declare(self, connection: Connection, plan: Append, epoch: int) -> int:
+        """Write what the epoch says of topics; gives how the sum over them changes."""
+        batch, changed = plan.batch, 0
+        for topic, schema in batch.new_schemas:
+            changed += topics.add_schema(connection, self.topic(topic).id, topic, schema, epoch=epoch)
+        for topic in batch.completes:
+            changed += topics.complete(connection, self.topic(topic).id, epoch)
+        for topic, reason in batch.suspends:
+            changed += topics.suspend(connection, self.topic(topic).id, epoch, reason)
+        for each in batch.quarantined:
+            topic_id = self.topic(each.topic).id
+            changed += topics.suspend(connection, topic_id, epoch, quarantine.reason(each))
+            quarantine.begin(connection, topic_id, each)
+        return changed
 
 
 def fenced_error(state: SourceState) -> Fenced:

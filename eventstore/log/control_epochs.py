@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -28,14 +28,16 @@ def add_control_epoch(
     source: Row[*tuple[Any, ...]],
     content: str,
     topic_ids: Collection[int] = (),
+    declare: Callable[[int], int] = lambda epoch: 0,
 ) -> int:
     """Add a control epoch of a locked source and give its number. ``content`` is a hash over what it records, which the
-    log's hash chain covers. ``topic_ids``: the topics whose rows read otherwise from then on.
+    log's hash chain covers. ``topic_ids``: the topics whose rows read otherwise from then on. ``declare`` is given the
+    epoch's number, writes what it says of topics, and gives how the sum over them changes (``declared.amend``).
 
     Its position is that of the source's epoch before: what the source's row alone claims must not get into the chain.
     """
     last = Timeline(connection, storage).last(EpochFilter(source=source.name)) or source
-    epoch, before = next_epoch(connection)
+    epoch, before, declared = next_epoch(connection)
     values = {
         "epoch": epoch,
         "append_id": uuid.uuid4().hex,
@@ -54,6 +56,7 @@ def add_control_epoch(
         "topics": segment_index.topics_text(topic_ids),
         "parts": "[]",
         "blob_bytes": None,
+        "declared": declared.plus(declare(epoch)).text,
     }
     values["hash"] = hash_chain.epoch_hash(before, values)
     add_epoch(connection, values)

@@ -105,22 +105,19 @@ class Log:
         return None if row is None else topics.source_state(row)
 
     def topics(self, source: str | None = None) -> list[TopicInfo]:
-        query = topics.topic_query().order_by(tables.topics.c.name)
-        if source is not None:
-            query = query.where(tables.topics.c.source == source)
+        which = () if source is None else (tables.topics.c.source == source,)
         with self.catalog.read() as connection:
-            rows = connection.execute(query).all()
-        return [topics.topic_info(row) for row in rows]
+            return topics.topic_infos(connection, *which)
 
     def topic(self, topic: TopicId | str) -> TopicInfo:
         """One topic, by its name ("shop.public.customer") or identity. Raises UsageError, with names that come close,
         when the log has no such topic."""
         wanted = TopicId.of(topic)
         with self.catalog.read() as connection:
-            row = topics.topic_row(connection, wanted)
-            if row is None:
+            found = topics.topic_infos(connection, tables.topics.c.name == wanted.text)
+            if not found:
                 raise topics.unknown_topic(connection, wanted)
-            return topics.topic_info(row)
+            return found[0]
 
     def schemas(self, topic: TopicId | str) -> list[TopicSchema]:
         """All versions, oldest first. Raises UsageError for an unknown topic."""

@@ -245,11 +245,12 @@ class SourceWriter:
 
     def _load(self, topic: TopicId) -> KnownTopic | None:
         with self._log.catalog.read() as connection:
-            row = topics.topic_row(connection, topic)
-            if row is None or row.source != self._state.name:
+            found = topics.declared_topic(connection, topic)
+            if found is None or found.row.source != self._state.name:
                 return None
+            row = found.row
             offsets = json.loads(topics.next_offsets(connection, row.id))
-            schemas = {schema.version: schema for schema in topics.schemas(connection, row.id)}
+            schemas = {schema.version: schema for schema in topics.versions(found)}
             return KnownTopic(row.id, Partitioning.from_json(row.partitioning).current, offsets, schemas)
 
     def _new_file(self, topic: TopicId, topic_id: int) -> str:

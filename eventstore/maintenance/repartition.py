@@ -57,12 +57,16 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> RepartitionResult:
         _add_partitions(connection, topic_id, partitions)
         log.waker.notify_in(connection)
         content = hash_chain.partitioning_hash(topic.text, info.partitioning.total, partitions)
-        epoch = control_epochs.add_control_epoch(connection, log.storage, source, content)
-        following = info.partitioning.repartition(partitions, epoch)
-        table = tables.topics
-        connection.execute(
-            update(table).where(table.c.id == topic_id).values(partitioning=following.to_json())
+        epoch = control_epochs.add_control_epoch(
+            connection,
+            log.storage,
+            source,
+            content,
+            declare=lambda epoch: topics.set_partitioning(
+                connection, topic_id, info.partitioning.repartition(partitions, epoch)
+            ),
         )
+        following = info.partitioning.repartition(partitions, epoch)
         failpoints.hit("repartition_written")
     failpoints.hit("repartition_committed")
     log.waker.notify(epoch)
@@ -70,9 +74,9 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> RepartitionResult:
 
 
 def _current_topic(connection: Connection, topic: TopicId) -> tuple[TopicInfo, int]:
-    row = topics.topic_row(connection, topic)
-    assert row is not None  # topics are never removed
-    return topics.topic_info(row), row.id
+    found = topics.declared_topic(connection, topic)
+    assert found is not None  # topics are never removed
+    return topics.topic_info(found.row, found.schemas[-1].version), found.row.id
 
 
 def _add_partitions(connection: Connection, topic_id: int, count: int) -> None:

@@ -6,6 +6,7 @@ incomplete; a control epoch records it. A table of its name that is captured lat
 
 from __future__ import annotations
 
+from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log import control_epochs
 from tailrace.eventstore.log.log import Log
@@ -23,16 +24,20 @@ def retire(log: Log, topic: TopicId) -> int:
         return 0
     with log.catalog.write() as connection:
         source = control_epochs.locked_source(connection, topic.source)
-        row = topics.topic_row(connection, topic)
-        assert row is not None  # topics are never removed
-        info = topics.topic_info(row)
+        (info,) = topics.topic_infos(connection, tables.topics.c.name == topic.text)  # none is ever removed
         if info.is_retired:  # somebody was faster
             return 0
         _require_given_up(info)
         log.waker.notify_in(connection)
         content = hash_chain.retirement_hash(topic.text)
-        epoch = control_epochs.add_control_epoch(connection, log.storage, source, content)
-        topics.suspend(connection, row.id, epoch, RETIRED)
+        topic_id = topics.topic_ids(connection, [topic])[topic]
+        epoch = control_epochs.add_control_epoch(
+            connection,
+            log.storage,
+            source,
+            content,
+            declare=lambda epoch: topics.suspend(connection, topic_id, epoch, RETIRED),
+        )
     log.waker.notify(epoch)
     return epoch
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, func, insert, select, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import IncompleteTopic, IntegrityError, TopicGone, UsageError, damaged_row
-from tailrace.eventstore.metadata import load_progress, quarantine
+from tailrace.eventstore.metadata import declared, load_progress, quarantine
+from tailrace.eventstore.metadata.declared import Declared, DeclaredTopic
 from tailrace.eventstore.model.info import DROPPED, RETIRED, EpochInfo, SourceState, TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
@@ -21,6 +22,10 @@ from tailrace.eventstore.model.time import from_micros
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 
 WAITING = "waiting for first load"
+_HEAD = tables.log_head.c
+_NEXT_EPOCH = (
+    update(tables.log_head).values(epoch=_HEAD.epoch + 1).returning(_HEAD.epoch, _HEAD.hash, _HEAD.declared)
+)
 _NAMES_AT_ONCE = 10_000  # SQLite takes 32,766 parameters in a statement, Postgres 65,535
 
 
@@ -56,8 +61,9 @@ def source_state(row: Row[*tuple[Any, ...]]) -> SourceState:
 # topics
 
 
-def topic_row(connection: Connection, topic: TopicId) -> Row[*tuple[Any, ...]] | None:
-    return connection.execute(topic_query().where(tables.topics.c.name == topic.text)).one_or_none()
+def declared_topic(connection: Connection, topic: TopicId) -> DeclaredTopic | None:
+    """Raises IntegrityError when its rows are not what the log declared."""
+    return next(iter(declared.read(connection, tables.topics.c.name == topic.text)), None)
 
 
 def unknown_topic(connection: Connection, topic: TopicId) -> UsageError:
@@ -76,7 +82,7 @@ def unknown_topic(connection: Connection, topic: TopicId) -> UsageError:
 
 
 def topic_query() -> Select[*tuple[Any, ...]]:
-    """Topics with their latest schema version. It is looked up topic by topic: a query for one does not read all."""
+    """Topics with their latest schema version, for a look at many: nothing is compared with what the log declared."""
     schemas, newer = tables.topic_schemas, tables.topic_schemas.alias()
     latest = (
         select(func.max(newer.c.version))
@@ -90,7 +96,14 @@ def topic_query() -> Select[*tuple[Any, ...]]:
     return select(tables.topics, schemas.c.version).select_from(both)
 
 
-def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
+def topic_infos(connection: Connection, *which: ColumnElement[bool]) -> list[TopicInfo]:
+    """Topics by name, of those that meet conditions on ``topics``. Raises IntegrityError for one whose rows cannot be
+    read, or are not what the log declared."""
+    found = [topic_info(each.row, each.schemas[-1].version) for each in declared.read(connection, *which)]
+    return sorted(found, key=lambda info: info.id.text)
+
+
+def topic_info(row: Row[*tuple[Any, ...]], version: int) -> TopicInfo:
     """Raises IntegrityError when the row cannot be read."""
     try:
         topic, kind = TopicId.parse(row.name), TopicKind(row.kind)
@@ -104,7 +117,7 @@ def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
         id=topic,
         kind=kind,
         partitioning=partitioning,
-        version=row.version,
+        version=version,
         complete_since=row.complete_since,
         reason=row.reason,
         published=row.published,
@@ -115,12 +128,22 @@ def add_topics(
     connection: Connection, wanted: Mapping[TopicId, TopicSchema], partitions: int, reason: str
 ) -> None:
     """Insert topics, by as many statements for ten thousand as for one. With a reason they are incomplete from the
-    start, otherwise known from the first epoch on."""
+    start, otherwise known from the first epoch on. They get the numbers that follow, and no epoch comes between."""
     if not wanted:
         return
-    table, names = tables.topics, {topic.text: schema for topic, schema in wanted.items()}
-    rows = [
-        {
+    head = declared.lock(connection)
+    rows: dict[Table, list[dict[str, Any]]] = {
+        table: []
+        for table in (
+            tables.topics, tables.topic_schemas, tables.topic_offsets, tables.lineage, tables.incomplete,
+        )
+    }  # fmt: skip
+    zeros, difference = str([0] * partitions), 0
+    offsets = {"next_offsets": zeros, "log_starts": zeros, "whole_from": zeros, "start_epoch": 0}
+    lineage = {"entries": 0, "hash": "", "rows": 0, "content": "0" * 32}
+    for number, (topic, schema) in enumerate(wanted.items(), head.highest + 1):
+        described = {
+            "id": number,
             "name": topic.text,
             "source": topic.source,
             "kind": schema.kind.value,
@@ -129,27 +152,22 @@ def add_topics(
             "reason": reason,
             "published": "",
         }
-        for topic, schema in wanted.items()
-    ]
-    added = connection.execute(insert(table).returning(table.c.id, table.c.name), rows).all()
-    zeros = str([0] * partitions)
-    offsets = {"next_offsets": zeros, "log_starts": zeros, "whole_from": zeros, "start_epoch": 0}
-    lineage = {"entries": 0, "hash": "", "rows": 0, "content": "0" * 32}
-    incomplete = {"from_epoch": 0, "to_epoch": None, "reason": reason}
-    schemas = [
-        {
-            "topic_id": row.id,
-            "version": names[row.name].version,
-            "epoch": 0,
-            "definition": names[row.name].to_json(),
-        }
-        for row in added
-    ]
-    connection.execute(insert(tables.topic_offsets), [{"topic_id": row.id, **offsets} for row in added])
-    connection.execute(insert(tables.lineage), [{"topic_id": row.id, **lineage} for row in added])
-    if reason:
-        connection.execute(insert(tables.incomplete), [{"topic_id": row.id, **incomplete} for row in added])
-    connection.execute(insert(tables.topic_schemas), schemas)
+        version = _schema_values(number, schema, epoch=0)
+        interval = {"topic_id": number, "from_epoch": 0, "to_epoch": None, "reason": reason}
+        total = declared.digest(tables.topics, described) + declared.digest(tables.topic_schemas, version)
+        if reason:
+            total += declared.digest(tables.incomplete, interval)
+            rows[tables.incomplete].append(interval)
+        rows[tables.topics].append({**described, "declared": declared.sum_text(total)})
+        rows[tables.topic_schemas].append(version)
+        rows[tables.topic_offsets].append({"topic_id": number, **offsets})
+        rows[tables.lineage].append({"topic_id": number, **lineage})
+        difference += total
+    for table, values in rows.items():
+        if values:
+            connection.execute(insert(table), values)
+    following = head.plus(difference, topics=len(wanted))
+    connection.execute(update(tables.log_head).values(declared=following.text))
 
 
 def next_offsets(connection: Connection, topic_id: int) -> str:
@@ -179,12 +197,14 @@ def offset_bounds(
 
 def schemas(connection: Connection, topic_id: int, until: int | None = None) -> list[TopicSchema]:
     """A topic's versions, oldest first: all, or those that epochs up to ``until`` brought. Raises
-    IntegrityError when one cannot be read."""
-    table = tables.topic_schemas
-    query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.version)
-    if until is not None:
-        query = query.where(table.c.epoch <= until)
-    return [_schema(row) for row in connection.execute(query)]
+    IntegrityError when one cannot be read, or is not what the log declared."""
+    (found,) = declared.read(connection, tables.topics.c.id == topic_id)
+    return versions(found, until)
+
+
+def versions(topic: DeclaredTopic, until: int | None = None) -> list[TopicSchema]:
+    """As ``schemas``."""
+    return [_schema(row) for row in topic.schemas if until is None or row.epoch <= until]
 
 
 def _schema(row: Row[*tuple[Any, ...]]) -> TopicSchema:
@@ -209,67 +229,71 @@ def had_rows(catalog: Catalog, topic: TopicId) -> bool:
 
 def latest_schemas(catalog: Catalog, source: str) -> dict[TopicId, TopicSchema]:
     """The latest version of every topic of a source, in the order in which the log got them."""
-    table = tables.topic_schemas
-    latest = topic_query().where(tables.topics.c.source == source).subquery()
-    query = select(table, latest.c.name).join(
-        latest, (latest.c.id == table.c.topic_id) & (latest.c.version == table.c.version)
-    )
     with catalog.read() as connection:
-        return dict(_in_order(connection.execute(query).all()))
+        found = declared.read(connection, tables.topics.c.source == source)
+    return dict(_in_order((each.row.name, each.schemas[-1]) for each in found))
 
 
 def all_schemas(catalog: Catalog, source: str) -> list[tuple[TopicId, TopicSchema]]:
     """All versions of all topics of a source, in the order in which the log got them."""
-    table, topic = tables.topic_schemas, tables.topics
-    query = (
-        select(table, topic.c.name)
-        .join(topic, topic.c.id == table.c.topic_id)
-        .where(topic.c.source == source)
-    )
     with catalog.read() as connection:
-        return _in_order(connection.execute(query).all())
+        found = declared.read(connection, tables.topics.c.source == source)
+    return _in_order((each.row.name, version) for each in found for version in each.schemas)
 
 
-def _in_order(rows: Sequence[Row[*tuple[Any, ...]]]) -> list[tuple[TopicId, TopicSchema]]:
-    """Rows of versions, each with the ``name`` of its topic."""
-    found = [(row.epoch, _schema(row), TopicId.parse(row.name)) for row in rows]
+def _in_order(rows: Iterable[tuple[str, Row[*tuple[Any, ...]]]]) -> list[tuple[TopicId, TopicSchema]]:
+    """Rows of versions, each with the name of its topic."""
+    found = [(row.epoch, _schema(row), TopicId.parse(name)) for name, row in rows]
     found.sort(key=lambda each: (each[0], each[1].from_lsn, each[1].version))
     return [(topic, schema) for _, schema, topic in found]
 
 
 def add_schema(
     connection: Connection, topic_id: int, topic: TopicId, schema: TopicSchema, *, epoch: int
-) -> None:
-    """Insert a version; nothing when it is there already. Raises IntegrityError when it is there and differs."""
+) -> int:
+    """Insert a version; nothing when it is there already. Gives how what is declared changes (``declared.amend``).
+    Raises IntegrityError when it is there and differs."""
     table = tables.topic_schemas
     found = connection.scalar(
         select(table.c.definition).where(table.c.topic_id == topic_id, table.c.version == schema.version)
     )
     if found is None:
-        connection.execute(
-            insert(table).values(
-                topic_id=topic_id, version=schema.version, epoch=epoch, definition=schema.to_json()
-            )
-        )
-    elif TopicSchema.from_json(found).columns != schema.columns:
+        values = _schema_values(topic_id, schema, epoch=epoch)
+        connection.execute(insert(table).values(values))
+        return declared.amend(connection, topic_id, [(table, None, values)])
+    if TopicSchema.from_json(found).columns != schema.columns:
         raise IntegrityError(
             f"version {schema.version} of {topic} is in the log with other columns",
             hint="a version never changes; a new shape is a new version",
         )
+    return 0
 
 
-def complete(connection: Connection, topic_id: int, epoch: int) -> None:
-    """The topic's state is known from this epoch on."""
-    connection.execute(
-        update(tables.topics).where(tables.topics.c.id == topic_id).values(complete_since=epoch, reason="")
-    )
-    connection.execute(
-        update(tables.incomplete)
-        .where(tables.incomplete.c.topic_id == topic_id, tables.incomplete.c.to_epoch.is_(None))
-        .values(to_epoch=epoch)
-    )
+def _schema_values(topic_id: int, schema: TopicSchema, *, epoch: int) -> dict[str, Any]:
+    return {"topic_id": topic_id, "version": schema.version, "epoch": epoch, "definition": schema.to_json()}
+
+
+def complete(connection: Connection, topic_id: int, epoch: int) -> int:
+    """The topic's state is known from this epoch on. Gives how what is declared changes (``declared.amend``)."""
+    changed = _change_open_interval(connection, topic_id, to_epoch=epoch)
     load_progress.end(connection, topic_id)
     quarantine.end(connection, topic_id)
+    return declared.amend(connection, topic_id, changed, complete_since=epoch, reason="")
+
+
+def _change_open_interval(connection: Connection, topic_id: int, **values: Any) -> list[declared.Change]:
+    """Write values to the interval that is open, if there is one."""
+    table = tables.incomplete
+    mine = (table.c.topic_id == topic_id, table.c.to_epoch.is_(None))
+    before = connection.execute(select(table).where(*mine)).mappings().all()
+    if before:
+        connection.execute(update(table).where(*mine).values(**values))
+    return [(table, row, {**row, **values}) for row in before]
+
+
+def set_partitioning(connection: Connection, topic_id: int, partitioning: Partitioning) -> int:
+    """Gives how what is declared changes (``declared.amend``)."""
+    return declared.amend(connection, topic_id, partitioning=partitioning.to_json())
 
 
 def set_published(connection: Connection, topic_id: int, published: str) -> None:
@@ -278,35 +302,29 @@ def set_published(connection: Connection, topic_id: int, published: str) -> None
     )
 
 
-def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> None:
+def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> int:
     """The topic's state is unknown from this epoch on, until ``complete``. Suspending again changes the reason; a load
-    by chunks that was under way is begun again, and what was kept of a topic in quarantine is dropped."""
+    by chunks that was under way is begun again, and what was kept of a topic in quarantine is dropped. Gives how what
+    is declared changes (``declared.amend``)."""
     table = tables.incomplete
     load_progress.end(connection, topic_id)
     quarantine.end(connection, topic_id)
-    connection.execute(
-        update(tables.topics).where(tables.topics.c.id == topic_id).values(complete_since=None, reason=reason)
-    )
-    again = connection.execute(
-        update(table).where(table.c.topic_id == topic_id, table.c.to_epoch.is_(None)).values(reason=reason)
-    )
-    if again.rowcount == 0:
-        connection.execute(
-            insert(table).values(topic_id=topic_id, from_epoch=epoch, to_epoch=None, reason=reason)
-        )
+    changed = _change_open_interval(connection, topic_id, reason=reason)
+    if not changed:
+        values = {"topic_id": topic_id, "from_epoch": epoch, "to_epoch": None, "reason": reason}
+        connection.execute(insert(table).values(values))
+        changed = [(table, None, values)]
+    return declared.amend(connection, topic_id, changed, complete_since=None, reason=reason)
 
 
 def require_complete(connection: Connection, topic: TopicId, topic_id: int, cut: Cut) -> None:
-    """Raises IncompleteTopic when the topic's state is not known at the cut, TopicGone when it will not be."""
-    table = tables.incomplete
-    query = select(table.c.reason).where(
-        table.c.topic_id == topic_id,
-        table.c.from_epoch <= cut.epoch,
-        or_(table.c.to_epoch.is_(None), table.c.to_epoch > cut.epoch),
-    )
-    reason = connection.scalar(query)
-    if reason is not None:
-        raise unknown_state(f"the state of {topic} is not known at epoch {cut.epoch}: {reason}", reason)
+    """Raises IncompleteTopic when the topic's state is not known at the cut, TopicGone when it will not be,
+    IntegrityError when what the catalog says of it is not what the log declared."""
+    (found,) = declared.read(connection, tables.topics.c.id == topic_id)
+    for row in found.incomplete:
+        if row.from_epoch <= cut.epoch and (row.to_epoch is None or row.to_epoch > cut.epoch):
+            message = f"the state of {topic} is not known at epoch {cut.epoch}: {row.reason}"
+            raise unknown_state(message, row.reason)
 
 
 def unknown_state(message: str, reason: str) -> IncompleteTopic | TopicGone:
@@ -334,19 +352,18 @@ def epoch_info(values: Mapping[str, Any] | RowMapping) -> EpochInfo:
     )
 
 
-def next_epoch(connection: Connection) -> tuple[int, str]:
-    """Its number and the hash of the one before. Nobody else gets a number until this transaction ends."""
-    head = tables.log_head
-    following = update(head).values(epoch=head.c.epoch + 1).returning(head.c.epoch, head.c.hash)
-    row = connection.execute(following).one()
-    return row.epoch, row.hash
+def next_epoch(connection: Connection) -> tuple[int, str, Declared]:
+    """Its number, the hash of the one before, and what is declared. Nobody else gets a number, or adds a topic, until
+    this transaction ends."""
+    row = connection.execute(_NEXT_EPOCH).one()
+    return row.epoch, row.hash, declared.of_head(row.declared)
 
 
 def add_epoch(connection: Connection, values: Mapping[str, Any]) -> None:
     """A row of ``epochs``, of the epoch that ``next_epoch`` gave."""
     # As parameters, not as ``values`` of the statement: that would be built again for each epoch.
     connection.execute(insert(tables.epochs), dict(values))
-    connection.execute(update(tables.log_head), {"hash": values["hash"]})
+    connection.execute(update(tables.log_head), {"hash": values["hash"], "declared": values["declared"]})
 
 
 def epoch_of_append(connection: Connection, append_id: str) -> EpochInfo | None:

@@ -1,7 +1,8 @@
 """The two chains of hashes: of epochs, as they were appended, and of what was made of a topic's files since. Pure.
 
-An epoch's hash covers the hash before it, the checksums of its parts as they were stored first, and its place and
-times. Sealing drops those parts, so it checks them against the hash first (``parts_hash``).
+An epoch's hash covers the hash before it, the checksums of its parts as they were stored first, its place and
+times, and what the log declared of its topics (``metadata.declared``). Sealing drops those parts, so it checks them
+against the hash first (``parts_hash``).
 
 Then *content* takes over (``content``). Each file that replaces others is an entry in its topic's chain: number, hash
 of the entry before, what it was made of, what it is. An entry lives as long as its file, in ``segments.origin``; the
@@ -69,8 +70,11 @@ def retirement_hash(topic: str) -> str:
 
 
 def epoch_hash(previous: str, values: Mapping[str, Any]) -> str:
-    """The hash of an epoch from its row and the hash of the one before ("" before the first)."""
-    return _sha256([previous, values["content"], *(values[name] for name in _COVERED)])
+    """The hash of an epoch from its row and the hash of the one before ("" before the first). Epochs of a format that
+    declared nothing have none of it in their hashes."""
+    covered = [previous, values["content"], *(values[name] for name in _COVERED)]
+    declared = values["declared"]
+    return _sha256(covered if declared is None else [*covered, declared])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.metadata import declared
 from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.group import all_groups
@@ -83,10 +84,7 @@ def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
 
 def load_hold(log: Log, topic_id: int) -> RegisteredReader | None:
     """A load, or any other time in which the topic's state is not known: what came since is put together of rows."""
-    table = tables.incomplete
-    query = select(table.c.from_epoch, table.c.reason).where(
-        table.c.topic_id == topic_id, table.c.to_epoch.is_(None)
-    )
     with log.catalog.read() as connection:
-        row = connection.execute(query.order_by(table.c.from_epoch).limit(1)).one_or_none()
+        (topic,) = declared.read(connection, tables.topics.c.id == topic_id)
+    row = next((each for each in topic.incomplete if each.to_epoch is None), None)
     return None if row is None else RegisteredReader("load", "", max(row.from_epoch - 1, 0), row.reason)

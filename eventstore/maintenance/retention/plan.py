@@ -99,7 +99,7 @@ def topics(log: Log) -> list[TopicRow]:
     with log.catalog.read() as connection:
         rows = connection.execute(topic_query().order_by(tables.topics.c.id)).all()
     for row in rows:
-        info = topic_info(row)
+        info = topic_info(row, row.version)
         settings = retention.setting_of(log.settings.topics, info.id.text)
         if settings is None or settings.retention.keeps_all:
             continue

@@ -128,7 +128,7 @@ def due_runs(
         sealed = head_epoch(connection) if oldest is None else oldest - 1
         found = connection.execute(topic_query().order_by(tables.topics.c.id)).all()
     for row in found:
-        info = topic_info(row)
+        info = topic_info(row, row.version)
         if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
             yield from _due_runs_of(log, info, row.id, sealed, least)
 

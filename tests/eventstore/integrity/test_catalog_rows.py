@@ -84,7 +84,6 @@ MAY_BE_MORE = {
     "sources.end_lsn": "as commit_lsn",
     "sources.through_lsn": "idle keepalives move it",
     "segments.last_lsn": "a bound: a larger one makes readers look for what is not there",
-    "incomplete.from_epoch": "not proven yet: no chain covers where an interval begins",
 }
 """Numbers that are found when they are too small alone, and why."""
 
