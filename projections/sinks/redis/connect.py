@@ -36,6 +36,7 @@ from tailrace.eventstore.errors import (
 )
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.contract import Target
+from tailrace.projections.sinks.redis.row_format import FORMATS
 from tailrace.projections.sinks.rows import schema_from_text, schema_to_text
 
 Client = Redis | RedisCluster
@@ -43,6 +44,8 @@ CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
 _WRITE = "write redis://user:password@host:6379/0"
 FENCED = "FENCED"  # how a script begins its refusal
+_BUCKETS_MAX = 1024 * 256  # partitions and how often each is split, at most
+_NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, RecursionError, pa.ArrowException)
 
 
 class RedisNames:
@@ -94,11 +97,21 @@ class GenerationMeta:
         )
 
     @classmethod
-    def from_text(cls, text: str | bytes) -> Self:
-        data: dict[str, Any] = json.loads(text)
-        data["key"] = tuple(data["key"])
-        data["schema"] = schema_from_text(data["schema"])
-        return cls(**data)
+    def from_text(cls, text: str | bytes, key: str) -> Self:
+        """``key`` is where it lies. Raises IntegrityError for what Tailrace did not write there."""
+        try:
+            data: dict[str, Any] = json.loads(text)
+            data["key"] = tuple(data["key"])
+            data["schema"] = schema_from_text(data["schema"])
+            meta = cls(**data)
+            texts = (*meta.key, meta.store, meta.log_id)
+            if not all(isinstance(each, str) for each in texts) or not {*meta.key} <= {*meta.schema.names}:
+                raise ValueError
+            if meta.format not in FORMATS or not 1 <= meta.partitions * meta.split <= _BUCKETS_MAX:
+                raise ValueError
+        except _NOT_OURS:
+            raise foreign_value(key) from None
+        return meta
 
 
 class RedisPlace:
@@ -306,13 +319,34 @@ def fence_fields(fence: Fence) -> list[str]:
     return ["log_id", fence.log_id, "epoch", str(fence.epoch), "epoch_hash", fence.epoch_hash]
 
 
-def fence_from(fields: Mapping[bytes, bytes], target: Target) -> Fence | None:
+def fence_from(fields: Mapping[bytes, bytes], target: Target, key: str) -> Fence | None:
+    """``key`` is where it lies. Raises IntegrityError for what Tailrace did not write there."""
     if not fields:
         return None
-    return Fence(
-        log_id=fields[b"log_id"].decode(),
-        projection=target.projection,
-        generation=target.generation,
-        epoch=int(fields[b"epoch"]),
-        epoch_hash=fields[b"epoch_hash"].decode(),
+    try:
+        return Fence(
+            log_id=fields[b"log_id"].decode(),
+            projection=target.projection,
+            generation=target.generation,
+            epoch=int(fields[b"epoch"]),
+            epoch_hash=fields[b"epoch_hash"].decode(),
+        )
+    except _NOT_OURS:
+        raise foreign_value(key) from None
+
+
+def generation_from(value: bytes | None, key: str) -> int | None:
+    """The generation that a pointer names. Raises IntegrityError as the others do."""
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except _NOT_OURS:
+        raise foreign_value(key) from None
+
+
+def foreign_value(key: str) -> IntegrityError:
+    return IntegrityError(
+        f"the Redis key {key} does not hold what Tailrace wrote",
+        hint="find out who else may write there (ACL LIST); then remove that key, and rebuild the projection",
     )

@@ -19,7 +19,13 @@ from tailrace.projections.sinks.reader import (
     nothing_live_error,
     python_rows,
 )
-from tailrace.projections.sinks.redis.connect import GenerationMeta, RedisNames, RedisPlace, run
+from tailrace.projections.sinks.redis.connect import (
+    GenerationMeta,
+    RedisNames,
+    RedisPlace,
+    generation_from,
+    run,
+)
 from tailrace.projections.sinks.redis.row_format import UNREADABLE
 from tailrace.projections.sinks.redis.scan import decode_rows, read_rows
 from tailrace.projections.sinks.specs import RedisCache
@@ -55,7 +61,7 @@ class RedisReader(KeyReader):
                     continue
                 try:
                     live, *rows = read_rows(client, places, meta, ("GET", self._names.live))
-                    if live is not None and int(live) == generation:
+                    if generation_from(live, self._names.live) == generation:
                         self._known = known
                         self._followed.reads(generation, seen)
                         return _decode(rows, meta)
@@ -79,12 +85,14 @@ class RedisReader(KeyReader):
     def _live(self) -> tuple[int, GenerationMeta]:
         client = self._place.open()
         for _ in range(_ATTEMPTS):
-            (generation,) = run(client, [("GET", self._names.live)])
+            (value,) = run(client, [("GET", self._names.live)])
+            generation = generation_from(value, self._names.live)
             if generation is None:
                 break
-            (text,) = run(client, [("GET", self._names.meta(int(generation)))])
+            key = self._names.meta(generation)
+            (text,) = run(client, [("GET", key)])
             if text is not None:
-                return int(generation), GenerationMeta.from_text(text)
+                return generation, GenerationMeta.from_text(text, key)
         raise nothing_live_error(self._projection)
 
     def _physical(self, key: object, generation: int, meta: GenerationMeta) -> str:

@@ -8,14 +8,14 @@ script by script; a single row never goes back to an older epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.errors import Fenced, OperatorError, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.contract import (
@@ -38,6 +38,8 @@ from tailrace.projections.sinks.redis.connect import (
     RedisPlace,
     fence_fields,
     fence_from,
+    foreign_value,
+    generation_from,
     run,
     servers_of,
 )
@@ -150,8 +152,10 @@ class RedisSink:
         with self._place.client() as client:
             if self._meta(client, names, target.generation) is None:
                 raise UsageError(f"{target} does not exist in the sink", hint="create it first")
-            overall = fence_from(run(client, [("HGETALL", names.fence(target.generation))])[0], target)
-            check_step(target, self._fence(client, target), expected, to)
+            overall, buckets = self._fences(client, target)
+            check_step(target, _lowest(overall, [*buckets.values()]), expected, to)
+            if overall != to:
+                _require_behind(target, buckets, to)
             ttl_millis = 0 if self._spec.ttl_seconds is None else math.ceil(self._spec.ttl_seconds * 1000)
             with BulkLoad(client, target, FORMATS[self._spec.format], ttl_millis, to) as bulk:
                 first = bulk if expected is None else None
@@ -205,34 +209,33 @@ class RedisSink:
             if meta is None:
                 yield None
                 return
+            if replace(meta, log_id="") != replace(GenerationMeta.of(target, self._spec.format), log_id=""):
+                raise foreign_value(names.meta(target.generation))  # readers find other rows by it, or none
             fence = None if in_motion else self._fence(client, target)
             epoch = math.inf if in_motion else fence.epoch if fence else 0
             yield RedisScan(client, names, target, meta, epoch)
 
     def _live(self, client: Client, names: RedisNames) -> int | None:
         (value,) = run(client, [("GET", names.live)])
-        return None if value is None else int(value)
+        return generation_from(value, names.live)
 
     def _meta(self, client: Client, names: RedisNames, generation: int) -> GenerationMeta | None:
-        (text,) = run(client, [("GET", names.meta(generation))])
-        return None if text is None else GenerationMeta.from_text(text)
+        key = names.meta(generation)
+        (text,) = run(client, [("GET", key)])
+        return None if text is None else GenerationMeta.from_text(text, key)
 
     def _fence(self, client: Client, target: Target) -> Fence | None:
-        """The generation's fence, or that of the bucket that is furthest behind: a server that lost its latest writes
-        may have kept the one and lost the other."""
+        overall, buckets = self._fences(client, target)
+        return _lowest(overall, [*buckets.values()])
+
+    def _fences(self, client: Client, target: Target) -> tuple[Fence | None, dict[str, Fence | None]]:
+        """The generation's fence, and that of each bucket by its key."""
         names = self.names(target.store, target.projection)
-        keys = [f"{names.bucket(target.generation, bucket)}#fence" for bucket in range(target.buckets)]
-        overall, *buckets = (
-            fence_from(fields, target)
-            for fields in run(client, [("HGETALL", key) for key in [names.fence(target.generation), *keys]])
-        )
-        lowest = overall
-        for fence in buckets:
-            if fence is None or lowest is None:
-                return None
-            if fence.epoch < lowest.epoch:
-                lowest = fence
-        return lowest
+        tags = [names.bucket(target.generation, bucket) for bucket in range(target.buckets)]
+        keys = [names.fence(target.generation), *(f"{tag}#fence" for tag in tags)]
+        found = run(client, [("HGETALL", key) for key in keys])
+        overall, *buckets = (fence_from(fields, target, key) for fields, key in zip(found, keys, strict=True))
+        return overall, dict(zip(keys[1:], buckets, strict=True))
 
     def _remove(self, client: Client, target: Target, buckets: int) -> None:
         """Remove all keys of a generation but its meta. The fence goes first, so that what a crash leaves belongs to no
@@ -245,6 +248,30 @@ class RedisSink:
                 if texts:
                     run(client, [("UNLINK", *(tag.encode() + b":" + text for text in texts))])
             run(client, [("UNLINK", f"{tag}#fence", f"{tag}#gone", f"{tag}#keys")])
+
+
+def _lowest(overall: Fence | None, buckets: Sequence[Fence | None]) -> Fence | None:
+    """The generation's fence, or that of the bucket that is furthest behind: a server that lost its latest writes may
+    have kept the one and lost the other."""
+    lowest = overall
+    for fence in buckets:
+        if fence is None or lowest is None:
+            return None
+        if fence.epoch < lowest.epoch:
+            lowest = fence
+    return lowest
+
+
+def _require_behind(target: Target, buckets: Mapping[str, Fence | None], to: Fence) -> None:
+    """Raises Fenced for a bucket that is beyond the step, which scripts would leave as it is without a word."""
+    for key, fence in buckets.items():
+        if fence is not None and (fence.epoch > to.epoch or (fence.epoch == to.epoch and fence != to)):
+            raise Fenced(
+                f"{target}: the Redis key {key} says epoch {fence.epoch} of log {fence.log_id}, which is beyond the"
+                f" step to epoch {to.epoch}: somebody else wrote it",
+                hint="find out who else may write there (ACL LIST); "
+                f"tailrace rebuild {target.projection} makes it right",
+            )
 
 
 def _owner(meta: GenerationMeta | None) -> str | None:
@@ -297,8 +324,9 @@ class RedisLoad:
         if self._bulk is None:
             return frozenset()
         tags = self._tags(range(self._target.buckets))
-        found = run(self._client, [("HGETALL", f"{tag}#fence") for tag in tags])
-        fences = [fence_from(fields, self._target) for fields in found]
+        keys = [f"{tag}#fence" for tag in tags]
+        found = run(self._client, [("HGETALL", key) for key in keys])
+        fences = [fence_from(fields, self._target, key) for fields, key in zip(found, keys, strict=True)]
         return frozenset(bucket for bucket, fence in enumerate(fences) if fence == self._to)
 
     def bucket_done(self, bucket: int) -> None:

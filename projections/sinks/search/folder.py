@@ -86,7 +86,14 @@ class SearchFolder(GenerationsFolder):
     def meta(self, generation: int) -> IndexMeta | None:
         file = self.generation(generation) / _META
         with self.translate_errors():
-            return IndexMeta.from_text(file.read_text("utf-8")) if file.exists() else None
+            text = file.read_text("utf-8") if file.exists() else None
+        try:
+            return None if text is None else IndexMeta.from_text(text)
+        except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException):
+            raise IntegrityError(
+                f"{self.text}: {file} is not what Tailrace wrote",
+                hint="rebuild the projection as a new generation",
+            ) from None
 
     def write_meta(self, generation: int, meta: IndexMeta) -> None:
         replace_file(self.generation(generation) / _META, meta.to_text())
@@ -230,7 +237,10 @@ def read_fence(
     if not hits:
         return None
     data = stored_row(searcher, hits[0][1])
-    return Fence(data["log_id"], target.projection, target.generation, data["epoch"], data["epoch_hash"])
+    log_id, epoch, epoch_hash = (data.get(name) for name in ("log_id", "epoch", "epoch_hash"))
+    if not (isinstance(log_id, str) and isinstance(epoch, int) and isinstance(epoch_hash, str)):
+        raise ValueError("a fence that Tailrace did not write")
+    return Fence(log_id, target.projection, target.generation, epoch, epoch_hash)
 
 
 def stored_row(searcher: tantivy.Searcher, address: tantivy.DocAddress) -> dict[str, Any]:
