@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
-from tailrace.cdc.columnar.schema_change import SchemaChange
+from tailrace.cdc.columnar.schema_change import ChangeKind, SchemaChange
 from tailrace.cdc.recording.recorder import Recorder
 from tailrace.cdc.snapshot.topic_load import LoadOutput, TopicLoad
 from tailrace.cdc.status import CaptureProgress
@@ -28,6 +28,7 @@ from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.maintenance.retention.holds import registered_readers
 from tailrace.eventstore.metadata import refused_messages
 from tailrace.eventstore.model.epoch import EpochBatch, QuarantinedTopic, TopicRows, UndecodedFrames
 from tailrace.eventstore.model.schema import TopicSchema
@@ -221,7 +222,7 @@ class Appender:
         self._unstored.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
         self._progress.add_ignored(decoded.ignored)
         for change in decoded.changes:
-            self._progress.report(_describe(change))
+            self._progress.report(_describe(change, _readers(self._store, change)))
         for message in decoded.control:
             if message.prefix == ddl_message.PREFIX and (error := ddl_message.parse(message.content).error):
                 self._progress.report(
@@ -311,8 +312,27 @@ class Appender:
         self._progress.note(f"{', '.join(topic.text for topic in batch.completes)} complete")
 
 
-def _describe(change: SchemaChange) -> str:
+_NAMED_OTHERWISE = frozenset({ChangeKind.RENAMED, ChangeKind.DROPPED, ChangeKind.RETYPED, ChangeKind.GONE})
+"""Changes after which what reads a topic may name what is no longer there."""
+
+
+def _readers(store: Store, change: SchemaChange) -> list[str]:
+    """The projections and groups that a change may concern."""
+    if change.kinds.isdisjoint(_NAMED_OTHERWISE):
+        return []
+    return sorted({reader.label for reader in registered_readers(store, change.topic)})
+
+
+def _describe(change: SchemaChange, readers: Sequence[str]) -> str:
     kinds = ", ".join(sorted(kind.value for kind in change.kinds))
+    before = {column.id: column.name for column in change.previous.columns} if change.previous else {}
+    renames = [
+        f"{before[column.id]} is {column.name} now"
+        for column in change.current.columns
+        if before.get(column.id, column.name) != column.name
+    ]
+    names = f" ({', '.join(renames)})" if renames and ChangeKind.RENAMED in change.kinds else ""
+    read = f"; it is read by {', '.join(readers)}" if readers else ""
     if change.is_version:
-        return f"{change.topic.text} has schema version {change.current.version}: {kinds}"
-    return f"{change.topic.text}: {kinds} ({'.'.join(change.table)})"
+        return f"{change.topic.text} has schema version {change.current.version}: {kinds}{names}{read}"
+    return f"{change.topic.text}: {kinds} ({'.'.join(change.table)}){read}"

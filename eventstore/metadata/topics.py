@@ -248,6 +248,17 @@ def _in_order(rows: Iterable[tuple[str, Row[*tuple[Any, ...]]]]) -> list[tuple[T
     return [(topic, schema) for _, schema, topic in found]
 
 
+def schema_epochs(connection: Connection, topic: TopicId) -> dict[int, int]:
+    """The epochs that brought a topic's versions, by version."""
+    table = tables.topic_schemas
+    query = (
+        select(table.c.version, table.c.epoch)
+        .join(tables.topics, tables.topics.c.id == table.c.topic_id)
+        .where(tables.topics.c.name == topic.text)
+    )
+    return {row.version: row.epoch for row in connection.execute(query)}
+
+
 def add_schema(
     connection: Connection, topic_id: int, topic: TopicId, schema: TopicSchema, *, epoch: int
 ) -> int:

@@ -16,6 +16,7 @@ from tailrace.eventstore.errors import TailraceError, TransientError
 from tailrace.projections.analysis.analyse import Analysis, Upstream, analyse, is_unbuilt, upstream_of
 from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
 from tailrace.projections.analysis.guards import columns_of, declaration_refusal, incomparable
+from tailrace.projections.analysis.renamed import say_renames
 from tailrace.projections.compute.compute import ambiguous_names
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import describe_input
@@ -85,9 +86,9 @@ def examine(ctx: ProjectionContext, projection: Projection) -> CheckReport:
     except TransientError:
         raise  # Spark went away: that is no finding
     except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
-        findings += [_failure(projection, failure) for failure in (*failures, error)]
+        findings += [_failure(ctx, projection, failure) for failure in (*failures, error)]
         return replace(report, findings=tuple(findings))
-    findings += [_failure(projection, failure) for failure in failures]
+    findings += [_failure(ctx, projection, failure) for failure in failures]
     if sink is not None and analysis.schema is not None:
         report = replace(report, remarks=_check_sink(ctx, projection, sink, analysis.schema, findings))
     report = replace(report, findings=(*findings, *analysis.findings))
@@ -193,8 +194,9 @@ def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]
 _DECLARED_HINT = "declare for each input which keys its rows take part in: affects="
 
 
-def _failure(projection: Projection, error: Exception) -> DefinitionFinding:
+def _failure(ctx: ProjectionContext, projection: Projection, error: Exception) -> DefinitionFinding:
     """An error as a finding, without the projection's name, which is said beside it."""
+    say_renames(ctx.store, projection, error)
     if not isinstance(error, TailraceError):
         error = unforeseen_error(projection, "being examined", error)
     own = f"projection {projection.name!r} "
@@ -208,7 +210,7 @@ def _open_sink(
     try:
         return open_sink(projection.sink, ctx.settings)
     except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
-        findings.append(_failure(projection, error))
+        findings.append(_failure(ctx, projection, error))
         return None
 
 
@@ -236,5 +238,5 @@ def _check_sink(
             for problem in error.problems
         ]
     except Exception as error:  # noqa: BLE001
-        findings.append(_failure(projection, error))
+        findings.append(_failure(ctx, projection, error))
     return ()

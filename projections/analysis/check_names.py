@@ -9,6 +9,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.topic import TopicKind
+from tailrace.projections.analysis.renamed import rename_of
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State, Through
 from tailrace.projections.definition.source import SourceLines
@@ -59,7 +60,7 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[DefinitionFind
             hint = "read tables as State or Changes, categories of domain events as Events"
             yield DefinitionFinding("fail", what, hint, place, name)
             continue
-        yield from _wrong_columns(projection, name, source, unify(store.schemas(info.id)), place)
+        yield from _wrong_columns(store, projection, name, source, place)
 
 
 def wrong_in_result(
@@ -96,8 +97,9 @@ def _is_read_as(source: State | Changes | Events, info: TopicInfo) -> bool:
 
 
 def _wrong_columns(
-    projection: Projection, name: str, source: State | Changes | Events, schema: TopicSchema, place: str
+    store: Store, projection: Projection, name: str, source: State | Changes | Events, place: str
 ) -> Iterator[DefinitionFinding]:
+    schema = unify(store.schemas(source.topic_id))
     named: dict[str, Iterable[str]] = {}
     if isinstance(source, State):
         policies = () if isinstance(source.on_unreadable, str) else source.on_unreadable
@@ -107,6 +109,8 @@ def _wrong_columns(
         for column in dict.fromkeys(columns):
             if schema.column(column) is None:
                 what = f"input {name!r}: {option} names {column}, which {source.topic} does not have"
+                if said := rename_of(store, source.topic_id, column):
+                    what = f"{what}: {said}"
                 yield DefinitionFinding("fail", what, _columns_hint(schema, column), place, name, column)
 
 

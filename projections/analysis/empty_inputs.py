@@ -65,7 +65,7 @@ def with_unknown_columns(
             define(projection, frames, now)
             return frames
         except ProjectionFailed as error:
-            column, near = _unknown_column(error)
+            column, near = unknown_column(error)
             untried = [name for name in _owners(frames, near) if (name, column) not in tried]
             if not column or not untried:
                 raise
@@ -78,7 +78,7 @@ def with_unknown_columns(
     return frames
 
 
-def _unknown_column(error: ProjectionFailed) -> tuple[str, tuple[str, ...]]:
+def unknown_column(error: ProjectionFailed) -> tuple[str, tuple[str, ...]]:
     """The column that Spark does not find, "" for another failure, and the names that come close."""
     from pyspark.errors import AnalysisException, PySparkAttributeError
 

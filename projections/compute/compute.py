@@ -63,8 +63,8 @@ def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetim
 
 def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
     """The result's columns as Arrow, as files and sinks hold them. Raises ProjectionFailed for a result that cannot be
-    stored: key columns missing or nested, names that are reserved or repeated (or differ in case alone), types that
-    Arrow does not have."""
+    stored: key columns missing or nested, names that are reserved or repeated (or differ in case alone) or that Spark
+    cannot read, types that Arrow does not have."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -75,11 +75,18 @@ def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
             projection,
             f"its output lacks its key: no column {', '.join(missing)} among {', '.join(names) or 'none'}",
             "name the column in the result (for example .alias('customer_id')) or change key=",
+            missing,
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise _result_error(
             projection, f"its output has two columns {', '.join(twice)}", "select one, or rename one"
+        )
+    if unreadable := [name for name in names if "." in name or "`" in name]:
+        raise _result_error(
+            projection,
+            f"its output has columns {', '.join(unreadable)}: Spark takes a dot or a backtick in a name for its own",
+            "give them other names, for example F.col('`a.b`').alias('a_b'), or `a.b` AS a_b in SQL",
         )
     if confused := ambiguous_names(result.sparkSession, names):
         raise _result_error(
@@ -123,6 +130,7 @@ def require_schema(projection: Projection, expected: pa.Schema, holder: str, res
             f"projection {projection.name!r} ({projection.place}): its output columns are no longer those of"
             f" {holder}: {_columns(found)} instead of {_columns(expected)}",
             hint=f"an input or the code changed them: tailrace rebuild {projection.name}",
+            unknown=[name for name in expected.names if name not in found.names],
         )
 
 
@@ -139,8 +147,10 @@ def _storage_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _result_error(projection: Projection, what: str, hint: str) -> ProjectionFailed:
-    return ProjectionFailed(f"{_label(projection)}: {what}", hint=hint)
+def _result_error(
+    projection: Projection, what: str, hint: str, unknown: Sequence[str] = ()
+) -> ProjectionFailed:
+    return ProjectionFailed(f"{_label(projection)}: {what}", hint=hint, unknown=unknown)
 
 
 def _label(projection: Projection) -> str:

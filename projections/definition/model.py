@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,7 +40,11 @@ Affects = str | tuple[str, ...] | Mapping[str, str] | Through | None
 
 class ProjectionFailed(OperatorError):
     """The projection's own code or its output is at fault. Nothing reached the sink. Mend the function at the file and
-    line of the message."""
+    line of the message. ``unknown``: columns that its output should have and does not."""
+
+    def __init__(self, message: str, *, hint: str = "", unknown: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.unknown = tuple(unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound, Fenced, IncompleteTopic, TailraceError
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.metadata.run_records import REFRESHES, STEPS, RunRecord
+from tailrace.projections.analysis.renamed import say_renames
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
@@ -35,6 +36,8 @@ def record_failures(
     except (Fenced, IncompleteTopic):
         raise
     except Exception as error:
+        if name in ctx.projections:
+            say_renames(ctx.store, ctx.projections[name], error)
         ctx.on_record.pop(name, None)  # a step may be in its sink whose answer was lost
         if isinstance(error, NotLevel | StepRefused):
             generation = error.generation  # by which the next build knows what to go on with, or not

@@ -6,9 +6,11 @@ import threading
 from functools import partial
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.model.topic import TopicId
 from tests.support import workload
 from tests.support.background import in_background
@@ -69,6 +71,23 @@ def test_every_kind_of_change_arrives_as_what_it_was(site: Site) -> None:
             ("m", {"prefix": "note", "content": b"hello"})
         ]
         assert_equals_source(site)
+
+
+def test_a_renamed_column_is_reported_with_both_names_and_with_what_reads_its_table(site: Site) -> None:
+    with init_and_capture(site) as capture:
+        need = InputNeed(table("customers").text, "changes", 0)
+        schema = pa.schema([("id", pa.int64())]).serialize().to_pybytes()
+        capture.store.derived.create_generation(
+            NewGeneration("names", "", "{}", ["id"], schema, partitions=1, split=1, inputs=[need])
+        )
+        execute(
+            site.dsn,
+            "ALTER TABLE public.customers RENAME COLUMN name TO title",
+            "INSERT INTO public.customers (id, title) VALUES (1, 'Ada')",
+        )
+        capture.catch_up()
+        said = "column renamed (name is title now); it is read by projection names"
+        assert any(said in text for text in capture.status.messages), capture.status.messages
 
 
 def test_a_topic_is_repartitioned_beside_a_running_capture(site: Site) -> None:

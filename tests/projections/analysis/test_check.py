@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -10,6 +12,7 @@ from tailrace.projections.analysis.check import examine
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
 from tests.projections.analysis import mistaken
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import TABLES, ShopLog
@@ -183,6 +186,51 @@ def test_numeric_text_is_followed_through_the_results_of_other_projections(
     assert hinted.hint == (
         'say its type: F.col("weighed.kilos").cast("decimal(20,4)"), or already where projection weighed reads it'
     )
+
+
+RENAMED = """
+from pyspark.sql import functions as F
+from tailrace.projections import ParquetFolder, State, projection
+
+LAKE = ParquetFolder("lake")
+
+@projection(key="customer_id", sink=LAKE, orders=State("shop.public.orders", affects="customer_id"))
+def totals(orders):
+    return orders.groupBy("customer_id").agg(F.sum("amount").alias("total"))
+
+@projection(key="customer_id", sink=LAKE, orders=State("shop.public.orders", columns=("customer_id", "amount")))
+def amounts(orders):
+    return orders.groupBy("customer_id").agg(F.sum("amount").alias("total"))
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders"))
+def dotted(orders):
+    return orders.select("id", "`unit.price`")
+"""
+
+
+def test_what_became_of_a_renamed_column_is_said_and_a_name_that_spark_cannot_read_is_refused(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    """Before a row is read, and by a refresh too."""
+    ctx = deploy(RENAMED)
+    rebuild(ctx, "totals")
+    columns = [
+        replace(each, name="sum" if each.name == "amount" else each.name) for each in TABLES["orders"].columns
+    ]
+    order = shop.order(900)
+    order = {("sum" if name == "amount" else name): value for name, value in order.items()} | {
+        "unit.price": "1"
+    }
+    version = TopicSchema(2, (*columns, Column(7, "unit.price", 25, type_name="text")))
+    epoch = shop.commit({"orders": [("c", order)]}, new_schemas={"orders": version})
+    said = f"amount of shop.public.orders was renamed to sum at epoch {epoch}"
+    (failed,) = [each for each in refresh(ctx) if each.projection == "totals"]
+    assert failed.status == "failed" and said in failed.reason
+    for name in ("totals", "amounts"):
+        assert any(said in each.what for each in examine(ctx, ctx.projections[name]).findings), name
+    (refused,) = examine(ctx, ctx.projections["dotted"]).findings
+    assert refused.level == "fail" and "its output has columns unit.price" in refused.what
+    assert "AS a_b" in refused.hint
 
 
 UNBUILT = """
