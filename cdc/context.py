@@ -17,6 +17,7 @@ from tailrace.cdc.postgres.connect import Address, Lines
 from tailrace.cdc.postgres.slot import longest_transaction
 from tailrace.cdc.status import CaptureProgress
 from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.metadata.partitions import known_partitions
 from tailrace.eventstore.metadata.topics import all_schemas
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
@@ -66,7 +67,8 @@ class Task:
 
     def with_history(self) -> Self:
         """The same work, with what the log knows now of protected columns."""
-        return replace(self, history=History.of(all_schemas(self.store.catalog, self.name)))
+        catalog, name = self.store.catalog, self.name
+        return replace(self, history=History.of(all_schemas(catalog, name), known_partitions(catalog, name)))
 
     def with_lines(self, lines: Lines) -> Self:
         """The same work; its ordinary connections can be broken by ``lines``."""

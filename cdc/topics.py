@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE
+from tailrace.cdc.columnar.relations import EVENTS_TABLE, UNCAPTURED
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.cdc.postgres.publication import read_publication
@@ -138,7 +138,8 @@ class Describer:
         now = Topics.read(self._store, self._source)
         info = now.tables.get(TopicId.table(self._source, *tables[0].label))
         if info is None:
-            return None
+            part = not self._topics.schemas.keys().isdisjoint(tables[0].roots)
+            return tables[0].topic_schema(UNCAPTURED) if part else None
         if info.complete_since is None or relation.relid in now.schemas:
             raise TopicsChanged(f"{info.id.text} has a table that this session does not know")
         return tables[0].topic_schema(1)

@@ -7,7 +7,7 @@ transaction that the log has already may be older than what the log knows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
 from tailrace.cdc.columnar.column_identity import possible_places
@@ -69,14 +69,17 @@ class SchemaConflict(Exception):
         self.error = error
 
 
+UNCAPTURED = 0
+"""The version of a description that only says which columns a table has: a partition of a captured one."""
+
 Route = TableRoute | EventsRoute | IgnoredRoute
 Describe = Callable[[Relation], TopicSchema | None]
 
 
 class Relations:
     """The relations of one connection. ``schemas`` are the log's current ones by table oid; ``describe`` reads the
-    catalog and returns None for a table that is not to be captured. ``ordinary``: oids of tables that are not
-    partitioned."""
+    catalog and returns None for a table that is not to be captured, UNCAPTURED for a partition of one that is.
+    ``ordinary``: oids of tables that are not partitioned."""
 
     def __init__(
         self,
@@ -99,9 +102,7 @@ class Relations:
         self._last_announced: Relation | None = None  # and no row has come since
         self._partitions: list[tuple[int, Relation]] = []  # announced right behind what may be their root
         self._checked: set[int] = set()  # whose columns are known since their last announcement
-        self._undecoded: dict[
-            int, list[Column] | None
-        ] = {}  # ``undecoded_columns`` since the last announcement
+        self._undecoded: dict[int, list[Column] | None] = {}  # ``undecoded_columns`` by table
         self.changes: list[SchemaChange] = []
 
     def copy(self) -> Relations:
@@ -158,23 +159,33 @@ class Relations:
         found = self._partitions
         self.forget_partitions()
         for root, relation in found:
-            parts = self._possible_columns(relation)
+            parts = self._possible_columns(root, relation)
             self._policies = self._policies.covering(root, parts)
 
-    def _possible_columns(self, relation: Relation) -> list[Partition]:
-        """The relation, once with each set of attnums that its columns may have, as far as protected ones go."""
+    def _possible_columns(self, root: int, relation: Relation) -> list[Partition]:
+        """The relation, once with each set of attnums that its columns may have, as far as protected ones go. What it
+        has from this root alone is known of the root."""
         label, relid = (relation.schema, relation.table), relation.relid
         names = [column.name for column in relation.columns]
         found = [Partition(relid, label, tuple((0, name) for name in names))]
-        protected = self._policies.history.protected_ids(relid)
-        if not protected:
+        history, above = self._policies.history, self._announced[root]
+        labels = history.labels((above.schema, above.table), root)
+        foreign = {
+            number: {column for *_, column in history.columns[relid, number].names}
+            for number in history.protected_ids(relid)
+            if any(name[:2] not in labels for name in history.columns[relid, number].names)
+        }
+        if not foreign:
             return found
         known, described = self._known.get(relid), self._describe(relation)
-        for number in protected:
-            places = range(len(names))  # nobody knows
+        for number, had in foreign.items():
+            places: Collection[int] = range(len(names))  # nobody knows
             if known and described:
                 ids, now = [each.id for each in known[1].sent], {each.id for each in described.sent}
                 places = possible_places(len(names), ids, now, number)
+            elif described and [each.name for each in described.sent] == names:
+                places = {at for at, each in enumerate(described.sent) if each.id == number}
+                places |= {at for at, name in enumerate(names) if name in had}
             found += [
                 Partition(relid, label, ((number, names[at]),)) for at in places if 0 <= at < len(names)
             ]
@@ -229,7 +240,7 @@ class Relations:
             if same and (exact or not protected or relid in self._checked):
                 return TableRoute(*known)
         described = known_from_ddl if exact else self._describe(relation)
-        if described is None:
+        if described is None or described.version == UNCAPTURED:
             return IgnoredRoute(label)
         try:
             return self._next_version(relation, described, commit_lsn, exact=exact)

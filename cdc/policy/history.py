@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Self
 
+from tailrace.eventstore.model.info import InheritedPolicy
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 
@@ -47,11 +49,19 @@ class History:
     tables: Mapping[int, frozenset[Label]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, versions: Iterable[tuple[TopicId, TopicSchema]]) -> Self:
-        """``versions`` in the order in which the log got them."""
+    def of(
+        cls,
+        versions: Iterable[tuple[TopicId, TopicSchema]],
+        partitions: Mapping[int, Iterable[InheritedPolicy]] = MappingProxyType({}),
+    ) -> Self:
+        """``versions`` in the order in which the log got them. ``partitions``: by oid of a table that was one, what it
+        has from its root."""
         found = cls({}, {}, {})
         for topic, schema in versions:
             found._add(topic, schema)
+        for relid, columns in partitions.items():
+            for each in columns:
+                found._inherit(relid, each)
         return found
 
     def with_version(self, topic: TopicId, schema: TopicSchema) -> History:
@@ -88,6 +98,15 @@ class History:
 
     def protected_ids(self, relid: int) -> frozenset[int]:
         return frozenset(number for table, number in self.columns if table == relid)
+
+    def _inherit(self, relid: int, inherited: InheritedPolicy) -> None:
+        """A policy of its own counts, too: the strictest of all names does."""
+        assert isinstance(self.columns, dict) and isinstance(self.names, dict)
+        before = self.columns.get((relid, inherited.number))
+        names = (before.names if before else frozenset()) | {inherited.name}
+        policy = before.policy if before else inherited.policy
+        self.columns[relid, inherited.number] = ProtectedColumn(policy, names)
+        self.names.setdefault(inherited.name, inherited.policy)
 
     def _add(self, topic: TopicId, schema: TopicSchema) -> None:
         if schema.kind is not TopicKind.TABLE:

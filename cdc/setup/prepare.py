@@ -47,10 +47,12 @@ from tailrace.cdc.setup.checks import (
     unmatched_topics,
 )
 from tailrace.cdc.setup.events_schema import install
+from tailrace.cdc.setup.known_partitions import remember_partitions
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, choose_tables, own_tables
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.sources import register_source, register_topics
+from tailrace.eventstore.metadata.partitions import known_partitions
 from tailrace.eventstore.metadata.topics import all_schemas
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import SourceSettings
@@ -214,7 +216,9 @@ def _inspect(
         topics=Topics.read(store, name) if state is not None else None,
         loaded=loaded,
         earlier_events=late and _has_events(connection, address),
-        policies=policies.remembering(History.of(all_schemas(store.catalog, name))),
+        policies=policies.remembering(
+            History.of(all_schemas(store.catalog, name), known_partitions(store.catalog, name))
+        ),
         log_id=store.log_id,
         foreign=_foreign(connection, address, store, server, publication, slot, loaded=loaded),
         take_over=take_over,
@@ -335,6 +339,8 @@ def _carry_out(
     )
     new = [table for table in plan.wanted if seen.needs_topic(table)]
     register_topics(store, {seen.topic(table): seen.schema(table) for table in new})
+    topics = Topics.read(store, seen.source)
+    remember_partitions(store, seen.source, seen.policies, seen.tables, topics.schemas)
     # Nobody may append events between the check and the publication: the stream does not have what came before it.
     quiet = seen.loaded and EVENTS_TABLE in plan.add
     locks = [

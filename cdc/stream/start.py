@@ -11,6 +11,7 @@ from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, hint, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables
+from tailrace.cdc.setup.known_partitions import remember_partitions
 from tailrace.cdc.setup.table_changes import (
     loadable_tables,
     lost_topics,
@@ -75,7 +76,8 @@ class SessionStart:
         return Topics.read(self.task.store, self.task.name)
 
     def _suspend_unknown(self) -> None:
-        """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on."""
+        """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on.
+        What is a partition now is remembered."""
         address, writer, publication = self.task.address, self.writer, self.publication
         topics = self._read_topics()
         with connect(address, "tailrace capture") as connection:
@@ -83,6 +85,7 @@ class SessionStart:
             tables = apply_publication(found, publication)
             server, trigger = read_server(connection, address), read_trigger(connection, address)
             writer.set_timeline(server.timeline)
+        remember_partitions(self.task.store, self.task.name, self.task.policies, tables, topics.schemas)
         by_trigger = trigger is Trigger.ACTIVE
         if trigger not in (Trigger.ABSENT, Trigger.ACTIVE):
             self.task.progress.report(f"the DDL trigger {trigger.value}: {hint(trigger, server.user)}")

@@ -14,6 +14,7 @@ from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables, written_tables
+from tailrace.cdc.setup.known_partitions import remember_partitions
 from tailrace.cdc.setup.table_changes import (
     loadable_tables,
     lost_topics,
@@ -42,6 +43,7 @@ class Watcher:
         self._loading = loading
         self._progress = task.progress
         self._patterns = TablePatterns.parse(task.settings.tables)
+        self._policies = task.policies
         self._tables_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -81,6 +83,7 @@ class Watcher:
         if publication is not None and time.monotonic() >= self._tables_at:
             self._tables_at = time.monotonic() + _TABLES_SECONDS
             tables = apply_publication(read_tables(connection, self._address), publication)
+            remember_partitions(self._store, self._source, self._policies, tables, topics.schemas)
             by_trigger = read_trigger(connection, self._address) is Trigger.ACTIVE
             changed = [] if by_trigger else reidentified_topics(topics, tables)
             if changed:

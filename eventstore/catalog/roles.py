@@ -58,6 +58,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "set_aside": "INSERT, UPDATE, DELETE",
         "kept_frames": "INSERT, DELETE",
         "refused": "INSERT, UPDATE",
+        "partitions": "INSERT, DELETE",
         "log_head": "UPDATE",
         "epochs": "INSERT",
         "blobs": "INSERT",

@@ -23,9 +23,9 @@ from sqlalchemy import (
 )
 
 # The Alembic revision this code reads and writes, known here so that opening a store does not import Alembic.
-REVISION = "0002"
+REVISION = "0003"
 # The oldest one that this code can work with, and the first that there ever was.
-LEAST, FIRST = "0002", "0001"
+LEAST, FIRST = "0003", "0001"
 
 metadata = MetaData(
     naming_convention={
@@ -220,6 +220,15 @@ refused = Table(
     Column("kind", Text, primary_key=True),
     Column("number", BigInteger, nullable=False),
     Column("last_at", BigInteger, nullable=False),
+)
+
+# Tables that are, or have been, partitions of a captured table with column policies. The source forgets that.
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("source", Text, ForeignKey("sources.name"), primary_key=True),
+    Column("relid", BigInteger, primary_key=True, autoincrement=False),  # the table's oid
+    Column("protected", Text, nullable=False),  # JSON: ``metadata.partitions``
 )
 
 epochs = Table(

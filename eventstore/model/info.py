@@ -67,3 +67,12 @@ class TopicInfo:
     def is_retired(self) -> bool:
         """Whether it was given up: its history stays, and nobody waits for more."""
         return self.complete_since is None and self.reason == RETIRED
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedPolicy:
+    """The policy that a partition's column ``number`` (its attnum) has from ``name``, the column of the root."""
+
+    number: int
+    policy: str
+    name: tuple[str, str, str]

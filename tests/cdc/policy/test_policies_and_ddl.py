@@ -175,3 +175,78 @@ def assert_protected_as_partition(site: Site, sequence: list[str], *, running: b
         assert places_of(capture.store, site.root, SECRET) == []
         assert places_of(capture.store, site.root, "is found"), "what is there is found"
         assert capture.store.topic(table("everybody"))
+
+
+def test_a_detached_partition_keeps_its_roots_policies_when_it_is_captured_alone(site: Site) -> None:
+    execute(site.dsn, PARTITIONED)
+    root = {"public.everybody.phone": "drop", "public.everybody.email": "hash"}
+    guarded = site.with_settings(columns=root, hash_key="only the environment knows it")
+    later = "CREATE TABLE everybody_high PARTITION OF everybody FOR VALUES FROM (100) TO (200)"
+    with init_and_capture(guarded) as capture:
+        execute(site.dsn, later, *(insert_into("everybody", number) for number in (1, 101)))
+        settle(capture)
+    execute(
+        site.dsn,
+        *(f"ALTER TABLE everybody DETACH PARTITION everybody_{each}" for each in ("low", "high")),
+        "ALTER TABLE everybody_low RENAME COLUMN phone TO note_of_before",
+        "ALTER TABLE everybody_high RENAME TO people_of_before",
+    )
+    assert {topic.text for topic in guarded.init().new} == {
+        "shop.public.everybody_low",
+        "shop.public.people_of_before",
+    }
+    with RunningCapture(guarded) as capture:
+        settle(capture)
+        execute(
+            site.dsn,
+            insert_into("everybody_low", 2, phone="note_of_before"),
+            insert_into("people_of_before", 102),
+        )
+        settle(capture)
+        for name in ("everybody_low", "people_of_before"):
+            capture.wait_until_complete(table(name))
+            assert {"note"} <= {column.name for column in capture.store.schemas(table(name))[-1].columns}
+        assert places_of(capture.store, site.root, SECRET) == []
+        assert places_of(capture.store, site.root, "is found")
+
+
+def insert_into(name: str, number: int, phone: str = "phone") -> str:
+    return (
+        f"INSERT INTO {name} (id, note, {phone}, email) VALUES ({number}, 'is found', '{SECRET}', '{SECRET}')"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trigger", [True, False], ids=["with the DDL trigger", "without it"])
+@pytest.mark.parametrize("running", [True, False], ids=["while capture runs", "while it is stopped"])
+def test_a_partition_that_moves_to_another_table_keeps_its_roots_policies(
+    site: Site, running: bool, trigger: bool
+) -> None:
+    execute(
+        site.dsn,
+        PARTITIONED,
+        "CREATE TABLE archive (email text, id int PRIMARY KEY, memo text, note text, phone text)"
+        " PARTITION BY RANGE (id)",
+    )
+    root = {"public.everybody.phone": "drop", "public.everybody.email": "hash"}
+    guarded = site.with_settings(columns=root, hash_key="only the environment knows it")
+    guarded.init(ddl=trigger)
+    moves = [
+        "ALTER TABLE everybody DETACH PARTITION everybody_low",
+        "ALTER TABLE archive ATTACH PARTITION everybody_low FOR VALUES FROM (0) TO (100)",
+        insert_into("archive", 2),
+    ]
+    with init_and_capture(guarded) as capture:
+        execute(site.dsn, insert_into("everybody", 1))
+        settle(capture)
+        if running:
+            execute(site.dsn, *moves)
+            settle(capture)
+    if not running:
+        execute(site.dsn, *moves)
+    with RunningCapture(guarded) as capture:
+        settle(capture)
+        capture.wait_until_complete(table("archive"))
+        assert places_of(capture.store, site.root, SECRET) == []
+        latest = capture.store.schemas(table("archive"))[-1]
+        assert {column.name for column in latest.columns} == {"email", "id", "memo", "note"}

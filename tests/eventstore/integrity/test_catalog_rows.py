@@ -40,6 +40,7 @@ NOT_READ = {
     "set_aside": WORK,
     "kept_frames": WORK,
     "refused": WORK,
+    "partitions": "what capture protects from now on; no reader's rows depend on it",
     "archiving": WORK,
     "retired": "files that no reader gets",
     "moved": "opening is refused, or the marker of the segments refuses it",
