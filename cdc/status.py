@@ -7,12 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 log = logging.getLogger("tailrace.capture")
 _MESSAGES_MAX = 50
 _TEXT_MAX = 2000  # characters of one
+# Sessions that commit together take their times in another order than their commits. More is a clock that was set.
+_CLOCK_STEP = timedelta(minutes=1)
 _REPORTED_MAX = 10_000  # that are said once; then they are said again
 
 
@@ -66,6 +68,7 @@ class CaptureProgress:
         self._epochs = self._transactions = self._changes = 0
         self._received = self._durable = self._confirmed = self._server = self._queued = 0
         self._commit_ts: datetime | None = None
+        self._clock_ahead = False
         self._loading: tuple[str, ...] = ()
         self._loaded_rows = self._expected_rows = 0
         self._rate = 0.0
@@ -80,11 +83,34 @@ class CaptureProgress:
             self._phase = phase
 
     def add_epochs(self, *, epochs: int, transactions: int, changes: int, commit_ts: datetime | None) -> None:
+        """``commit_ts``: of the last transaction; None where there was none."""
         with self._lock:
             self._epochs += epochs
             self._transactions += transactions
             self._changes += changes
-            self._commit_ts = commit_ts or self._commit_ts
+            before, self._commit_ts = self._commit_ts, commit_ts or self._commit_ts
+        if commit_ts is not None:
+            self._report_clock(before, commit_ts)
+
+    def _report_clock(self, before: datetime | None, commit_ts: datetime) -> None:
+        """What reads commit times believes the source's clock. One that is ahead is reported once, and again after it
+        was right."""
+        now = datetime.now(UTC)
+        if before is not None and before - commit_ts > _CLOCK_STEP:
+            self.report(
+                f"commit times went back from {before:%Y-%m-%dT%H:%M:%SZ} to {commit_ts:%Y-%m-%dT%H:%M:%SZ}: the"
+                " source's clock was set. `as of` a time between the two means the position before the first later"
+                " commit, so name an epoch or an LSN instead; policies by age count from commit times",
+                again=True,
+            )
+        ahead = commit_ts - now > _CLOCK_STEP
+        if ahead and not self._clock_ahead:
+            self.report(
+                f"the source's clock is ahead of this host's: a commit says {commit_ts:%Y-%m-%dT%H:%M:%SZ} at"
+                f" {now:%Y-%m-%dT%H:%M:%SZ}. Lags in seconds are too small, and `as of` a later time is refused",
+                again=True,
+            )
+        self._clock_ahead = ahead
 
     def set_position(
         self,

@@ -157,8 +157,9 @@ def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) 
         invocation.output.line(f"log {name}: empty")
         invocation.output.line()
         return
-    age = (datetime.now(UTC) - commit_ts).total_seconds() if commit_ts else None
-    ago = f", {age:,.1f} s ago" if age is not None else ""
+    age = (datetime.now(UTC) - commit_ts).total_seconds() if commit_ts else 0.0
+    ahead = f", {-age:,.1f} s ahead of this host's clock"
+    ago = "" if commit_ts is None else ahead if age < 0 else f", {age:,.1f} s ago"
     invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}")
     invocation.output.line()
 

@@ -132,6 +132,26 @@ def test_a_clock_that_jumped_ahead_removes_nothing_while_the_other_is_right(
     assert content(store)[0]["_epoch"] == 3
 
 
+@one_catalog
+def test_rows_stamped_by_a_clock_that_was_set_back_stay_while_an_earlier_row_does(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    """Positions order rows: what came later never goes first, whatever its commit time says."""
+    store = open_store(new_store, orders={"retention": "10 s"})
+    capture = writer(store)
+    for lsn, second in enumerate(
+        [1, 2, 30, 3, 4, 31], 1
+    ):  # it was set back by 27 s between the third and the fourth
+        capture.append(batch(lsn, [("c", lsn + 1000)], commit_ts=at(second)))
+    set_clock(35)
+    store.maintain()
+    assert [row["_epoch"] for row in content(store)] == [3, 4, 5, 6]
+    set_clock(40.5)
+    store.maintain()
+    assert [row["_epoch"] for row in content(store)] == [6], "by their times the fourth and the fifth are old"
+    assert store.verify().findings == ()
+
+
 def test_the_oldest_files_beyond_a_size_go(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "CHUNK_EPOCHS", 4)
     store = new_store()
