@@ -16,10 +16,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, select
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.catalog import leases
+from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.open import groups_file
 from tailrace.eventstore.catalog.sqlite_file import read_uri
 from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError, manual_page
@@ -46,8 +46,8 @@ class Backup:
 
 def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: None) -> Backup:
     """Copy the store into a folder, or bring an earlier copy there up to date. Raises UsageError when the catalog is no
-    file or the folder holds another log, IntegrityError when a file to copy is damaged, OperatorError when the folder
-    cannot be written."""
+    file, or the folder holds another log or what this store does not have of it; IntegrityError when a file to copy is
+    damaged, OperatorError when the folder cannot be written."""
     source = log.catalog.path
     if source is None:
         raise UsageError(
@@ -60,6 +60,7 @@ def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: 
         make_folder(target.root)
         _require_same_log(log, target)
         with _folder_lock(folder):
+            _require_not_newer(log, folder / source.name)
             done = _copy(log, source, target, folder, report)
     except OSError as error:
         raise OperatorError(
@@ -107,6 +108,42 @@ def _require_same_log(log: Log, target: LocalStorage) -> None:
     found = read_marker(target)
     if found != log.log_id:
         raise UsageError(f"{target.root} holds another log ({found})", hint="choose another folder")
+
+
+def _require_not_newer(log: Log, copied: Path) -> None:
+    """Raises UsageError when the copy there has what this store has not: then this store is an older copy of the log,
+    or went another way since."""
+    found = _head(copied)
+    if found is None:
+        return
+    epoch, hash = found
+    with log.catalog.read() as connection:
+        head = connection.execute(select(tables.log_head)).one()
+    same = [each for each in log.epochs(after=epoch - 1, limit=1) if each.epoch == epoch]
+    if epoch > head.epoch:
+        what = (
+            f"the log up to epoch {epoch:,}, and this store ends at epoch {head.epoch:,}: it is an older copy"
+        )
+    elif (epoch == head.epoch and hash != head.hash) or (same and same[0].hash != hash):
+        what = f"epoch {epoch:,} of the log with another history than this store's: one of them is a copy"
+    else:
+        return
+    raise UsageError(
+        f"{copied.parent} holds {what}",
+        hint=f"choose another folder; if this store is the one to keep, remove {copied} first",
+    )
+
+
+def _head(catalog: Path) -> tuple[int, str] | None:
+    """Epoch and hash of a copy's head; None when there is none that can be read, which is replaced."""
+    if not catalog.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(read_uri(catalog.absolute()), uri=True)) as connection:
+            epoch, hash = connection.execute("SELECT epoch, hash FROM log_head").fetchone()
+    except (sqlite3.Error, TypeError):
+        return None
+    return int(epoch), str(hash)
 
 
 def _copy_database(source: Path, target: Path) -> None:

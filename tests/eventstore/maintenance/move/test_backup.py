@@ -133,6 +133,38 @@ def test_a_copy_goes_to_no_other_logs_folder(new_store: StoreFactory, tmp_path: 
         backup(new_store(), tmp_path)
 
 
+@one_catalog
+def test_an_older_copy_of_the_store_replaces_no_newer_backup(new_store: StoreFactory, tmp_path: Path) -> None:
+    store, target = new_store(inline_bytes=0), tmp_path / "backup"
+    capture = writer(store)
+    capture.append(batch(1, orders=[("c", 1)]))
+    backup(store, tmp_path / "old")
+    backup(store, tmp_path / "other")
+    capture.append(batch(2, orders=[("c", 2)]))
+    assert backup(store, target).epoch == 2
+    before = (target / "catalog.db").read_bytes()
+
+    with copy_of(tmp_path / "old") as older:
+        with pytest.raises(UsageError, match="up to epoch 2, and this store ends at epoch 1") as refused:
+            backup(older, target)
+        assert "another folder" in refused.value.hint and str(target / "catalog.db") in refused.value.hint
+    with copy_of(tmp_path / "other") as forked:
+        own = forked.take_over("shop")
+        for lsn in (3, 4, 5):
+            own.append(batch(lsn, orders=[("c", lsn)]))
+        with pytest.raises(UsageError, match=r"epoch 2 .* another history"):
+            backup(forked, target)
+    assert (target / "catalog.db").read_bytes() == before
+    assert not list(target.glob("*.new"))
+    capture.append(batch(3, orders=[("c", 3)]))
+    store.maintain()
+    assert backup(store, target).epoch == 3
+
+    (target / "catalog.db").unlink()  # the user's word
+    with copy_of(tmp_path / "old") as older:
+        assert backup(older, target).epoch == 1
+
+
 def test_a_catalog_that_goes_back_misses_files_that_were_replaced_since(
     new_store: StoreFactory, store_dir: Path
 ) -> None:
