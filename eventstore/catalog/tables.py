@@ -423,6 +423,7 @@ generations = Table(
     Column("frozen_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("checked", Text),  # JSON
+    Column("digest", Text, nullable=False),  # over what of the row never changes (``generations.digest_of``)
 )
 derived = Table(
     "derived",
@@ -436,6 +437,7 @@ derived = Table(
     Column("rows", BigInteger, nullable=False),
     Column("hash", Text, nullable=False),
     Column("commit_ts", BigInteger),
+    Column("previous", Text, nullable=False),  # hash of the step before, which may be forgotten
     UniqueConstraint("projection", "generation", "to_epoch"),
 )
 live = Table(

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.metadata.projection_steps import steps_of
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.segment_ref import PartitionRange
 from tailrace.eventstore.model.topic import TopicId
@@ -97,11 +98,7 @@ def take(connection: Connection) -> CatalogSnapshot:
             )
     for topic in topics.values():
         topic.tiles.sort(key=lambda tile: tile.first_row)
-    steps = connection.execute(
-        select(tables.derived).order_by(
-            tables.derived.c.projection, tables.derived.c.generation, tables.derived.c.from_epoch
-        )
-    ).all()
+    steps = connection.execute(steps_of().order_by(*tables.derived.primary_key)).all()
     files = tables.epoch_files
     return CatalogSnapshot(
         epoch=head.epoch,

@@ -220,7 +220,7 @@ def steps(picture: CatalogSnapshot) -> Iterator[Finding]:
         if follows and before is not None and before.to_epoch != row.from_epoch:
             detail = f"it begins at epoch {row.from_epoch}, the step before ends at {before.to_epoch}"
             yield Finding(_sign(row.from_epoch - before.to_epoch), place, detail)
-        elif follows or row.from_epoch == 0:
-            previous = before.hash if follows and before is not None else ""
-            if step_hash(previous, row.from_epoch, row.to_epoch, row.kind, row.files) != row.hash:
-                yield Finding(LogProblem.CHANGED, place, "its hash does not match its catalog row")
+        elif step_hash(row.digest, row._mapping) != row.hash:
+            yield Finding(LogProblem.CHANGED, place, "its hash does not match its catalog row")
+        elif follows and before is not None and before.hash != row.previous:
+            yield Finding(LogProblem.CHANGED, place, "it does not follow the step before")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Row, Select, Table, select
+from sqlalchemy import Connection, Row, Select, Table, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import UsageError
@@ -18,7 +18,7 @@ from tailrace.eventstore.integrity import check_declared
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import spans_from_json
-from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
+from tailrace.eventstore.metadata.generations import CHANGED, GenerationState, digest_of, inputs_of
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PartitionRange
@@ -59,7 +59,7 @@ def findings(connection: Connection) -> Iterator[Finding]:
 
 def _query(table: Table) -> Select[*tuple[Any, ...]]:
     """All columns but the bytes of blobs."""
-    return select(*(column for column in table.c if not isinstance(column.type, LargeBinary)))
+    return select(*(column for column in table.c if column is not tables.blobs.c.data))
 
 
 class _Known:
@@ -306,8 +306,10 @@ def _source(row: AnyRow, known: _Known) -> None:
 
 
 def _redaction(row: AnyRow, known: _Known) -> None:
-    known.topic(row.topic_id)
-    json.loads(row.receipt)  # whether it is the one that its epoch tells of is looked at with the chain
+    receipt = json.loads(
+        row.receipt
+    )  # with the chain it is asked whether it is the one that its epoch tells of
+    _require(receipt["topic"] == known.topic(row.topic_id).name, "its receipt is of another topic")
     _require(0 < row.epoch <= known.head, "its epoch is not one of the log")
 
 
@@ -330,6 +332,7 @@ def _generation(row: AnyRow, known: _Known) -> None:
         row.generation > 0 and row.partitions > 0 and row.split >= 0,
         "its numbers are not those of a generation",
     )
+    _require(digest_of(row._mapping) == row.digest, CHANGED)
     is_live = known.live.get(row.projection) == row.generation
     _require(is_live == (state is GenerationState.LIVE), "its state is not what the table live says")
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.errors import Fenced, UsageError, damaged_row
 from tailrace.eventstore.model.time import moment_of
+
+# What of a generation's row never changes.
+_DESCRIPTION = (
+    "projection", "generation", "fingerprint", "sink", "key", "schema", "partitions", "split", "as_of", "preview",
+    "inputs", "created_at",
+)  # fmt: skip
+CHANGED = "its description is not the one it was begun with"
 
 
 class Behind(UsageError):
@@ -80,6 +88,13 @@ class InputNeed:
     start: int
 
 
+def digest_of(values: Mapping[str, Any] | RowMapping) -> str:
+    """SHA-256 over what never changes of a generation's row."""
+    described = [values[name] for name in _DESCRIPTION]
+    plain = [bytes(each).hex() if isinstance(each, bytes | memoryview) else each for each in described]
+    return hashlib.sha256(json.dumps(plain, default=repr).encode()).hexdigest()
+
+
 def leases_of(projection: str, generation: int) -> str:
     """What the names of the leases of attempts at a generation begin with (``attempts``)."""
     return f"{projection}/{generation}/"
@@ -102,32 +117,38 @@ class DerivedCatalog:
                     select(func.max(table.c.generation)).where(table.c.projection == new.projection)
                 )
                 generation = (last or 0) + 1
-                connection.execute(
-                    insert(table).values(
-                        projection=new.projection,
-                        generation=generation,
-                        fingerprint=new.fingerprint,
-                        sink=new.sink,
-                        key=json.dumps(list(new.key), ensure_ascii=False),
-                        schema=new.schema,
-                        partitions=new.partitions,
-                        split=new.split,
-                        as_of=new.as_of,
-                        preview=new.preview,
-                        inputs=json.dumps([[need.topic, need.kind, need.start] for need in new.inputs]),
-                        state=GenerationState.BUILDING.value,
-                        created_at=leases.now(connection),
-                    )
-                )
+                described = {
+                    "projection": new.projection,
+                    "generation": generation,
+                    "fingerprint": new.fingerprint,
+                    "sink": new.sink,
+                    "key": json.dumps(list(new.key), ensure_ascii=False),
+                    "schema": new.schema,
+                    "partitions": new.partitions,
+                    "split": new.split,
+                    "as_of": new.as_of,
+                    "preview": new.preview,
+                    "inputs": json.dumps([[need.topic, need.kind, need.start] for need in new.inputs]),
+                    "created_at": leases.now(connection),
+                }
+                state = GenerationState.BUILDING.value
+                row = {**described, "state": state, "digest": digest_of(described)}
+                connection.execute(insert(table).values(row))
             return generation
         except Duplicate:  # another process took the number; each try lets at least one of them through
             return self.create_generation(new)
 
     def generations(self, projection: str) -> list[GenerationInfo]:
+        """Raises IntegrityError for one that is not as it was begun."""
         table = tables.generations
         query = select(table).where(table.c.projection == projection).order_by(table.c.generation)
         with self._catalog.read() as connection:
             rows = connection.execute(query).all()
+        for row in rows:
+            if row.digest != digest_of(row._mapping):
+                raise damaged_row(
+                    f"generations: projection {row.projection}, generation {row.generation}", CHANGED
+                )
         return [
             GenerationInfo(
                 projection=row.projection,

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, func, insert, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, insert, select
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.errors import Fenced, UsageError, damaged_row
 from tailrace.eventstore.metadata.generations import chain_end, leases_of
 from tailrace.eventstore.model.time import from_micros, to_micros
+
+CHANGED = "it is not the step that was committed to this generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,19 @@ class DerivedRun:
     commit_ts: datetime | None
 
 
-def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: str) -> str:
-    """The hash of a step over that of the step before ("" before the first); ``files``: as JSON, as stored."""
-    return hashlib.sha256(f"{previous}\n{from_epoch}\n{to_epoch}\n{kind}\n{files}".encode()).hexdigest()
+def step_hash(digest: str, values: Mapping[str, Any] | RowMapping) -> str:
+    """The hash of a step, from its row: over that of the step before and the digest of its generation."""
+    covered = [
+        values[name] for name in ("previous", "from_epoch", "to_epoch", "kind", "files", "rows", "commit_ts")
+    ]
+    return hashlib.sha256(json.dumps([digest, *covered], default=repr).encode()).hexdigest()
+
+
+def steps_of(*which: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Steps, each with its generation's ``digest``."""
+    table, of = tables.derived, tables.generations
+    same = (of.c.projection == table.c.projection) & (of.c.generation == table.c.generation)
+    return select(table, of.c.digest).join(of, same).where(*which)
 
 
 class ProjectionSteps:
@@ -75,7 +87,6 @@ class ProjectionSteps:
             with self._catalog.write() as connection:
                 last = chain_end(connection, step.projection, step.generation)
                 head = last.to_epoch if last is not None else 0
-                previous = last.hash if last is not None else ""
                 values = {
                     "projection": step.projection,
                     "generation": step.generation,
@@ -84,9 +95,10 @@ class ProjectionSteps:
                     "kind": step.kind,
                     "files": files,
                     "rows": step.rows,
-                    "hash": step_hash(previous, step.from_epoch, step.to_epoch, step.kind, files),
                     "commit_ts": to_micros(step.commit_ts),
+                    "previous": last.hash if last is not None else "",
                 }
+                values["hash"] = step_hash(_digest(connection, step), values)
                 if step.from_epoch == head:
                     if lease is not None:
                         leases.require(connection, lease)
@@ -105,10 +117,10 @@ class ProjectionSteps:
         identity = ("projection", "generation", "from_epoch")
         with self._catalog.read() as connection:
             row = connection.execute(
-                select(table).where(*(table.c[name] == values[name] for name in identity))
+                steps_of(*(table.c[name] == values[name] for name in identity))
             ).one_or_none()
         if row is not None and all(row._mapping[n] == values[n] for n in ("to_epoch", "kind", "files")):
-            return _run(row._mapping)
+            return _stored(row._mapping)
         raise Fenced(
             f"{values['projection']} generation {values['generation']}: another process went on from epoch "
             f"{values['from_epoch']}",
@@ -116,32 +128,22 @@ class ProjectionSteps:
         )
 
     def list(self, projection: str, generation: int, after: int = 0) -> builtins.list[DerivedRun]:
-        """The steps of a generation that lead beyond epoch ``after``, oldest first."""
+        """The steps of a generation that lead beyond epoch ``after``, oldest first. Raises IntegrityError for one that
+        is not as it was committed."""
         table = tables.derived
-        query = (
-            select(table)
-            .where(
-                table.c.projection == projection,
-                table.c.generation == generation,
-                table.c.to_epoch > after,
-            )
-            .order_by(table.c.from_epoch)
-        )
+        mine = (table.c.projection == projection, table.c.generation == generation)
+        query = steps_of(*mine, table.c.to_epoch > after).order_by(table.c.from_epoch)
         with self._catalog.read() as connection:
-            return [_run(row) for row in connection.execute(query).mappings()]
+            return [_stored(row) for row in connection.execute(query).mappings()]
 
     def last(self, projection: str, generation: int) -> DerivedRun | None:
-        """The step at which a generation's chain ends; None before the first."""
+        """The step at which a generation's chain ends; None before the first. Raises as ``list``."""
         table = tables.derived
-        query = (
-            select(table)
-            .where(table.c.projection == projection, table.c.generation == generation)
-            .order_by(table.c.to_epoch.desc())
-            .limit(1)
-        )
+        mine = (table.c.projection == projection, table.c.generation == generation)
+        query = steps_of(*mine).order_by(table.c.to_epoch.desc()).limit(1)
         with self._catalog.read() as connection:
             row = connection.execute(query).mappings().one_or_none()
-        return None if row is None else _run(row)
+        return None if row is None else _stored(row)
 
     def forget(self, projection: str, generation: int, up_to: int) -> None:
         """Forget steps that lead to epochs <= ``up_to``, except the one at which the chain ends."""
@@ -153,6 +155,26 @@ class ProjectionSteps:
                 connection.execute(
                     table.delete().where(*mine, table.c.to_epoch <= up_to, table.c.to_epoch < last)
                 )
+
+
+def _digest(connection: Connection, step: NewStep) -> str:
+    table = tables.generations
+    mine = (table.c.projection == step.projection, table.c.generation == step.generation)
+    digest: str | None = connection.scalar(select(table.c.digest).where(*mine))
+    if digest is None:
+        raise Fenced(
+            f"generation {step.generation} of {step.projection} was dropped",
+            hint=f"tailrace rebuild {step.projection} builds another one",
+        )
+    return digest
+
+
+def _stored(row: RowMapping) -> DerivedRun:
+    """A step of ``steps_of``."""
+    if step_hash(row["digest"], row) != row["hash"]:
+        place = ", ".join(f"{name} {row[name]}" for name in ("projection", "generation", "from_epoch"))
+        raise damaged_row(f"derived: {place}", CHANGED)
+    return _run(row)
 
 
 def _run(row: Mapping[str, Any] | RowMapping) -> DerivedRun:

@@ -63,18 +63,9 @@ SHOWN = {
     },
     "topics": {"published": "compared with the server when capture starts"},
     "generations": {
-        "created_at": "shown",
         "checked": "found again",
         "frozen_at": "found again",
-        "as_of": "shown",
-        "fingerprint": "compared with the definition that runs",
-        "sink": "not proven yet: no chain covers a generation's description",
-        "key": "not proven yet, as its sink",
-        "schema": "not proven yet, as its sink",
-        "partitions": "not proven yet, as its sink",
-        "split": "not proven yet, as its sink",
     },
-    "derived": {"rows": "not proven yet: the chain of steps covers the files, which have these rows"},
     "live": {"previous_generation": "where a rollback goes; it is asked for"},
     "epochs": {"append_id": "names the blob; without one it names nothing"},
 }

@@ -16,10 +16,12 @@ from tailrace.eventstore.integrity.findings import Finding
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.metadata import declared
+from tailrace.eventstore.metadata.generations import NewGeneration
+from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 from tailrace.migrations.run import Tables, downgrade, upgrade
-from tests.eventstore.shop import CUSTOMERS, ORDERS, SCHEMA, WIDER, batch, content, writer
+from tests.eventstore.shop import CUSTOMERS, ORDERS, SCHEMA, WIDER, at, batch, content, writer
 from tests.fixtures.stores import StoreFactory, one_catalog
 
 LATER = TopicId.table("shop", "public", "later")
@@ -185,6 +187,10 @@ def test_a_store_of_a_format_before_is_declared_when_it_is_upgraded(new_store: S
     capture = writer(store)
     capture.append(batch(1, [("c", 1)], completes=[ORDERS]))
     capture.append(batch(2, [("c", 2)], new_schemas=[(ORDERS, WIDER)], suspends=[(ORDERS, "Käse")]))
+    for key in ("id", "größe"):
+        store.derived.create_generation(NewGeneration("totals", "f", "{}", (key,), b"\x00\xff", 4, 0))
+    for first, last in ((0, 1), (1, 2)):
+        store.steps.commit(NewStep("totals", 2, first, last, "full", [{"path": "größe"}], 1, at(last)))
     before = sums(store)
     with store.catalog.write() as connection:
         downgrade(Tables.CATALOG, connection, tables.metadata, tables.FIRST)
@@ -194,12 +200,20 @@ def test_a_store_of_a_format_before_is_declared_when_it_is_upgraded(new_store: S
     again = new_store()
     again.take_over("shop").append(batch(3, [("c", 3)], completes=[ORDERS]))
     assert again.topic(ORDERS).complete_since == 3
+    assert len(again.derived.generations("totals")) == len(again.steps.list("totals", 2)) == 2
 
 
 def sums(store: Store) -> object:
     with store.catalog.read() as connection:
         topics = connection.execute(select(tables.topics.c.id, tables.topics.c.declared)).all()
-        return sorted(topics), connection.scalar(select(tables.log_head.c.declared))
+        generations = connection.scalars(select(tables.generations.c.digest)).all()
+        steps = connection.scalars(select(tables.derived.c.hash)).all()
+        return (
+            sorted(topics),
+            sorted(generations),
+            sorted(steps),
+            connection.scalar(select(tables.log_head.c.declared)),
+        )
 
 
 def test_the_digest_of_a_row_is_of_all_that_decides() -> None:
