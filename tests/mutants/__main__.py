@@ -6,6 +6,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -157,6 +158,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     prefer_memory()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers and copies go, too
     known, found = equivalents(), candidates(only=given.only)
     moved = known.keys() - {each.mutation.identity for each in candidates()}
     for module, function, was, _ in sorted(moved):

@@ -80,6 +80,7 @@ def run(request: Request) -> Answer:
 def _become(request: Request, folder: Path, told: int) -> None:
     """In the fork: be pytest, in a session and with temporary files of its own."""
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT, 0o600)
     for stream, fd in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
@@ -144,6 +145,7 @@ def import_others(modules: Sequence[str]) -> None:
 
 
 def main(tree: str, *modules: str) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # ends the fork, too
     import_others(modules)
     os.chdir(tree)
     sys.path[0] = os.environ["PYTHONPATH"] = tree
