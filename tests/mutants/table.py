@@ -36,7 +36,8 @@ AREAS = (
         ("eventstore/log/append_plan.py", "eventstore/log/commit.py", "eventstore/log/writer.py"),
         (
             "tests/eventstore/metadata/test_quarantine.py", "tests/eventstore/log/test_append.py",
-            "tests/eventstore/log/test_unknown_commit.py", "tests/eventstore/maintenance/test_repartition.py",
+            "tests/eventstore/log/test_writer.py", "tests/eventstore/log/test_unknown_commit.py",
+            "tests/eventstore/log/test_read.py", "tests/eventstore/maintenance/test_repartition.py",
         ),
     ),
     Area(

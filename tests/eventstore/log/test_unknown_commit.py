@@ -13,15 +13,16 @@ from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.log import commit
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
-from tests.eventstore.shop import ORDERS, assert_dense, batch, content, writer
+from tests.eventstore.shop import ORDERS, assert_dense, batch, content, register, writer
 from tests.fixtures.proxy import AtCommit, Proxy
 from tests.fixtures.stores import StoreFactory
 
 
 @pytest.fixture
 def direct(database: str, store_dir: Path) -> Iterator[Store]:
-    """The store without the proxy."""
+    """The store without the proxy; of two sources."""
     with Store.open(StoreSettings(catalog=database), create=True, root=store_dir) as store:
+        register(store, "depot")
         yield store
 
 
