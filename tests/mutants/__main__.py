@@ -160,9 +160,6 @@ def main() -> None:
     prefer_memory()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers and copies go, too
     known, found = equivalents(), candidates(only=given.only)
-    moved = known.keys() - {each.mutation.identity for each in candidates()}
-    for module, function, was, _ in sorted(moved):
-        print(f"listed as equivalent, but there no more: {module} {function}: {was}", flush=True)
     drawn = draw([each for each in found if each.mutation.identity not in known], given.seed, given.sample)
     print(f"seed {given.seed}: {len(drawn)} of {len(found):,} mutants", flush=True)
     before = killed_before(given.json) if given.json else set()

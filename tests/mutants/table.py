@@ -44,7 +44,8 @@ AREAS = (
         "leases",
         ("eventstore/catalog/leases.py", "eventstore/catalog/terms.py"),
         (
-            "tests/eventstore/maintenance/test_workers.py", "tests/eventstore/catalog/test_*.py",
+            "tests/eventstore/catalog/test_leases.py", "tests/eventstore/maintenance/test_workers.py",
+            "tests/eventstore/catalog/test_clocks.py",
             "tests/eventstore/maintenance/files/test_merge.py",
         ),
     ),
