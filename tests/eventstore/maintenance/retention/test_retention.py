@@ -142,7 +142,8 @@ def test_rows_stamped_by_a_clock_that_was_set_back_stay_while_an_earlier_row_doe
     for lsn, second in enumerate(
         [1, 2, 30, 3, 4, 31], 1
     ):  # it was set back by 27 s between the third and the fourth
-        capture.append(batch(lsn, [("c", lsn + 1000)], commit_ts=at(second)))
+        more: dict[str, Any] = {"completes": [ORDERS]} if lsn == 1 else {}
+        capture.append(batch(lsn, [("c", lsn + 1000)], commit_ts=at(second), **more))
     set_clock(35)
     store.maintain()
     assert [row["_epoch"] for row in content(store)] == [3, 4, 5, 6]
