@@ -125,10 +125,11 @@ class Describer:
         Raises TopicsChanged when a session that begins now would know the table.
         """
         with connect(self._address, "tailrace describe") as connection:
-            publication = read_publication(connection, self._publication, self._address)
-            tables = apply_publication(read_tables(connection, self._address, [relation.relid]), publication)
+            relids = [relation.relid]
+            publication = read_publication(connection, self._publication, self._address, relids)
+            tables = apply_publication(read_tables(connection, self._address, relids), publication)
             with translate_errors("reading the catalog", self._address):
-                rows = connection.execute(_FILLED_UNSEEN, {"relids": [relation.relid]}).fetchall()
+                rows = connection.execute(_FILLED_UNSEEN, {"relids": relids}).fetchall()
         self._filled_unseen |= {(relation.relid, int(str(number))) for (number,) in rows}
         known = self._topics.schemas.get(relation.relid)
         if known is not None:  # dropped since: the stream's word and the version before are all there is

@@ -189,6 +189,12 @@ def failure(state: str | None, text: str, doing: str, where: str, words: str | N
             hint="raise max_replication_slots (needs a restart), or drop one that nobody needs: "
             "SELECT slot_name, active, restart_lsn FROM pg_replication_slots",
         )
+    if state == "53200" and "shared memory" in text:
+        return OperatorError(
+            f"the server has no room for more locks of tables, while {doing} on {where}: {line}",
+            hint="raise max_locks_per_transaction (needs a restart) to at least what this says, or capture fewer"
+            f" tables: {LOCKS_NEEDED}",
+        )
     if "wal_level" in text:
         return OperatorError(
             f"{where} does not write the WAL that logical decoding needs: {line}",
@@ -220,6 +226,10 @@ _SMALLER = (
     "the server sends rows up to 1 GiB: store such values in pieces or outside of the table, or take the column or the "
     "table out of the publication (a column list; the source's patterns); see "
     + manual_page("capture/loading.md", "Rows over 1 GiB")
+)
+LOCKS_NEEDED = (  # each session may take as many, and those that take few leave theirs to others
+    "SELECT 64 + count(*) / current_setting('max_connections')::int FROM pg_class"
+    " WHERE oid >= 16384 AND relkind IN ('r', 'p', 'i', 'I', 't')"
 )
 REPAIR_HINT = (
     "what the slot kept is gone, so changes are missing: run `tailrace source repair`, which makes a new slot and "
