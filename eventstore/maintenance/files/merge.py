@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import Row, delete, func, insert, select
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
@@ -55,10 +55,12 @@ def merge(log: Log, memory_bytes: int) -> Iterator[MergeResult]:
 
 
 def _topics(log: Log) -> list[tuple[int, TopicId]]:
+    """Those with several files."""
+    topic_id = tables.segments.c.topic_id
+    several = select(topic_id).group_by(topic_id).having(func.count() > 1)
+    query = select(tables.topics.c.id, tables.topics.c.name).where(tables.topics.c.id.in_(several))
     with log.catalog.read() as connection:
-        rows = connection.execute(
-            select(tables.topics.c.id, tables.topics.c.name).order_by(tables.topics.c.id)
-        )
+        rows = connection.execute(query.order_by(tables.topics.c.id))
         return [(row.id, TopicId.parse(row.name)) for row in rows]
 
 

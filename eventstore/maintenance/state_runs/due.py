@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.log import Log
@@ -127,10 +127,18 @@ def due_runs(
         oldest = oldest_unsealed(connection)
         sealed = head_epoch(connection) if oldest is None else oldest - 1
         found = connection.execute(topic_query().order_by(tables.topics.c.id)).all()
+        large = _topics_of(connection, least, sealed)
     for row in found:
         info = topic_info(row, row.version)
-        if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
+        if row.id in large and info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
             yield from _due_runs_of(log, info, row.id, sealed, least)
+
+
+def _topics_of(connection: Connection, least: int, sealed: int) -> set[int]:
+    """Topics with so many bytes in files: of many tables, most are smaller, and are not looked at one by one."""
+    table = tables.segments.c
+    query = select(table.topic_id).where(table.last_epoch <= sealed).group_by(table.topic_id)
+    return set(connection.scalars(query.having(func.sum(table.bytes) >= least)))
 
 
 def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> Holdings:
