@@ -136,8 +136,9 @@ class Capture:
         return False
 
     def _slot_is_taken(self, error: SlotActive | TransientError, began: float) -> bool:
-        """Another process has the slot: a capture that took over since our last session (raises Fenced), our own dead
-        connection, or one that was there before us and stays."""
+        """Another process has the slot. Whether this capture ends: when it never had the slot, and the other has kept
+        it for long. One that had it tries on: the other may be its own dead connection. Raises Fenced when another
+        capture took the source over since our last session."""
         state = self._store.source(self._task.name)
         if self._term and state is not None and state.term != self._term:
             raise Fenced(

@@ -161,9 +161,7 @@ class CaptureProgress:
 
     def report(self, text: str, *, again: bool = False) -> None:
         """Report something once (``again``: each time) in the log and in the status. No values of rows, no secrets."""
-        text = (
-            text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
-        )  # others choose names and errors in it
+        text = _shortened(text)
         with self._lock:
             if text in self._reported and not again:
                 return
@@ -175,7 +173,7 @@ class CaptureProgress:
 
     def note(self, text: str) -> None:
         """Log what goes as planned."""
-        log.info("source %s: %s", self._source, text)
+        log.info("source %s: %s", self._source, _shortened(text))
 
     def status(self) -> CaptureStatus:
         with self._lock:
@@ -200,3 +198,8 @@ class CaptureProgress:
                 refused=tuple(sorted(self._refused.items())),
                 messages=tuple(self._messages),
             )
+
+
+def _shortened(text: str) -> str:
+    """Others choose names and errors in it, and how many there are."""
+    return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"

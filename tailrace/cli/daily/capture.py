@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 GOAL_SECONDS = 1.0  # between questions to the server whether tables can be loaded
 REPORT_SECONDS = 1.0  # JSON lines and the watched line
+NAMES_SHOWN = 20  # of a source's tables, of which there may be thousands
 
 
 def metrics_port_option(setting: str) -> Any:
@@ -271,7 +272,10 @@ def summary(status: CaptureStatus) -> str:
     parts.append(f"{done} in {count(status.epochs, 'epoch')}")
     parts.append(f"{size(status.lag_bytes)} behind")
     if status.pending_tables:
-        parts.append(f"not captured yet: {', '.join(status.pending_tables)} (tailrace init)")
+        shown = ", ".join(status.pending_tables[:NAMES_SHOWN])
+        more = len(status.pending_tables) - NAMES_SHOWN
+        rest = f" and {more:,} more" if more > 0 else ""
+        parts.append(f"not captured yet: {shown}{rest} (tailrace init)")
     return "; ".join(parts)
 
 
@@ -285,7 +289,7 @@ def load_progress(status: CaptureStatus) -> StepProgress | None:
 
 
 def as_document(status: CaptureStatus) -> dict[str, object]:
-    """A status for JSON: LSNs as text."""
+    """A status for JSON: LSNs as text. Of names as many as a record that comes every few seconds should have."""
     from dataclasses import asdict
 
     from tailrace.eventstore.model.position import format_lsn
@@ -293,6 +297,9 @@ def as_document(status: CaptureStatus) -> dict[str, object]:
     document = asdict(status)
     for name in ("received_lsn", "durable_lsn", "confirmed_lsn", "server_lsn"):
         document[name] = format_lsn(document[name])
+    for name in ("loading", "pending_tables"):
+        document[f"{name}_count"] = len(document[name])
+        document[name] = document[name][:NAMES_SHOWN]
     document["ignored"] = dict(status.ignored)
     document["refused"] = dict(status.refused)
     document["lag_bytes"] = status.lag_bytes

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tailrace.cdc.status import CaptureProgress
-from tailrace.cli.daily.capture import load_progress, summary
+from tailrace.cli.daily.capture import as_document, load_progress, summary
 from tailrace.cli.progress import Pace, Reporter
 from tailrace.cli.store.move import report_copied
 from tailrace.terminal import Output
@@ -31,6 +31,22 @@ def test_a_load_is_counted_in_the_fields_of_all_progress() -> None:
     assert load is not None and load.facts() == {
         "step": "loading", "done": 3000, "total": 10_000, "unit": "rows", "per_second": 10.0, "seconds_left": 700.0,
     }  # fmt: skip
+
+
+def test_records_of_a_source_with_thousands_of_tables_stay_short(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tailrace.capture")
+    progress = CaptureProgress("shop")
+    names = [f"public.t{number}" for number in range(10_000)]
+    progress.set_load(names)
+    progress.set_pending(names)
+    progress.note(f"{', '.join(names)} complete")
+    progress.report(f"{', '.join(names)} must be read again")
+    status = progress.status()
+    document = as_document(status)
+    assert (document["loading_count"], document["pending_tables_count"]) == (10_000, 10_000)
+    assert "and 9,980 more" in summary(status) and "10,000 tables" in summary(status)
+    texts = [json.dumps(document), summary(status), *(record.getMessage() for record in caplog.records)]
+    assert len(texts) == 4 and max(map(len, texts)) < 5000
 
 
 def test_a_refresh_shows_buckets_rate_and_the_time_that_is_left() -> None:
