@@ -26,7 +26,7 @@ from tailrace.eventstore.metadata import archived
 from tailrace.eventstore.metadata.topics import head_epoch
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
-from tailrace.eventstore.storage.open import MARKER, read_marker
+from tailrace.eventstore.storage.open import CATALOG_MARKER, MARKER, read_marker
 
 Report = Callable[[str], None]
 # Files of derived steps, and what a storage writes to see whether it may.
@@ -181,7 +181,7 @@ class _LogVerification:
         named = seen.paths
         folders = {f"{folder_of(topic.name, topic.id)}/" for topic in seen.topics.values()}
         for path in listed:
-            if path in named or path == MARKER:
+            if path in named or path in (MARKER, CATALOG_MARKER):
                 continue
             folder = path[: path.rindex("/") + 1] if "/" in path else ""
             ours = terms.FILE_NAME.fullmatch(path) is not None and (folder in folders or folder == "epochs/")

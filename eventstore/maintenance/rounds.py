@@ -23,6 +23,7 @@ from tailrace.eventstore.maintenance.files import tiers
 from tailrace.eventstore.maintenance.files.fold import fold
 from tailrace.eventstore.maintenance.files.merge import merge
 from tailrace.eventstore.maintenance.files.orphans import collect_orphans
+from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.maintenance.files.retired import collect_retired
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.retention.apply import RetentionResult, retain, retention_due
@@ -129,6 +130,7 @@ def maintain(
             lambda done: report(f"folding: {sum(each.rows for each in done):,} epochs"),
         )
         report("removing")
+        require_own_segments(log)
         removed_files, removed_bytes = collect_retired(log, log.settings.upkeep.keep_seconds)
         orphans = collect_orphans(log)
         done = Round(

@@ -13,6 +13,7 @@ from tailrace.eventstore.storage.local import LocalStorage
 from tailrace.eventstore.storage.object_store import ObjectStorage
 
 MARKER = "log-id"  # a file beside the segments: the log that they belong to
+CATALOG_MARKER = "catalog-id"  # another: the catalog that removes files there (``maintenance.files.owner``)
 # What AWS' own tools look at; Arrow does not.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tailrace.eventstore.errors import NotOwner, TailraceError, UsageError
+from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.run_records import RunRecord
@@ -109,6 +110,7 @@ def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> li
             left = error.message  # its number was taken in the sink: nothing there is ours
         else:
             sink.drop(target)
+    require_own_segments(ctx.store)
     paths = list(ctx.store.storage.list(folder_of(name, number)))
     ctx.store.derived.drop_generation(name, number)
     for path in paths:
@@ -153,6 +155,7 @@ def _may_go_on(ctx: ProjectionContext, generation: Generation) -> bool:
 def _collect_files(ctx: ProjectionContext, name: str) -> None:
     """Remove files that no step names, no driver can still commit and no attempt at a build can take over; those of
     dropped generations too."""
+    require_own_segments(ctx.store)
     storage = ctx.store.storage
     building = {each.number: each for each in ctx.generations(name) if _may_go_on(ctx, each)}
     by_number: dict[int, list[str]] = {}

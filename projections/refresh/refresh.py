@@ -19,6 +19,7 @@ from typing import Literal
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.leases import AlreadyRunning
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
+from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
@@ -173,6 +174,7 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
         return
     gone, kept = steps[:count], steps[count:]
     needed = set().union(*(files_of(step).paths() for step in kept))
+    require_own_segments(ctx.store)
     ctx.store.steps.forget(name, number, gone[-1].to_epoch)
     for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
         ctx.store.storage.delete(path)

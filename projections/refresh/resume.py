@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Self
 
 from tailrace.eventstore.errors import MissingFile, TailraceError
+from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.model.position import Cut
@@ -111,6 +112,7 @@ def take_over(
         if receipt.basis == task.basis:
             found.setdefault(receipt.outcome.bucket, receipt)
     wanted = {path for receipt in found.values() for path in receipt.paths}
+    require_own_segments(ctx.store)
     for path in leftovers.paths:  # first: where there is no room, it is needed
         if path not in wanted:
             task.storage.delete(path)

@@ -12,11 +12,14 @@ from sqlalchemy import select
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.metadata.named_files import NAMING
 
 
 def collect_orphans(log: Log) -> int:
-    """Remove such files and give their number. Files with other names are left alone."""
+    """Remove such files and give their number. Files with other names are left alone. Raises
+    OperatorError, and removes none, when they are another catalog's."""
+    require_own_segments(log)
     # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
     listed = [path for folder in ("log", "epochs") for path in log.storage.list(folder)]
     with log.catalog.read() as connection:

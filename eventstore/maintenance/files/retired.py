@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases, tables, terms
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.metadata import named_files, topics
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
@@ -42,7 +43,9 @@ def retired_files(log: Log, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
 def remove(log: Log, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
     """Remove retired files even if a reader still wants them: it fails with MissingFile, and finds the rows
     elsewhere when it begins again. May be killed at any point. Raises IntegrityError, and removes none, when the log
-    still names one of them."""
+    still names one of them; OperatorError when they are another catalog's."""
+    if files:
+        require_own_segments(log)
     named_files.require_replaced(log.catalog, {row.path: f"retired: number {row.number}" for row in files})
     for row in files:
         log.storage.delete(row.path)

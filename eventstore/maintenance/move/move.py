@@ -25,7 +25,7 @@ from tailrace.eventstore.metadata.named_files import named_files
 from tailrace.eventstore.segment.copy import CopyResult, copy_files
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.storage import PARTIAL, Storage
-from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
+from tailrace.eventstore.storage.open import CATALOG_MARKER, MARKER, open_storage, read_marker, write_marker
 
 # What a first try leaves on a disk without room.
 _HALF_A_MARKER = f"{MARKER}{PARTIAL}"
@@ -248,6 +248,7 @@ class Move:
     def _leave(self) -> None:
         """Without its marker the old place is no half of a store, not beside the new catalog either."""
         self.source.storage.delete(MARKER)
+        self.source.storage.delete(CATALOG_MARKER)
 
 
 @contextmanager
