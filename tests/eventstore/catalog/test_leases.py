@@ -6,15 +6,17 @@ import os
 import socket
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
-from tailrace.eventstore.catalog import leases, tables, terms
-from tailrace.eventstore.catalog.processes import this_process
+from tailrace.eventstore.catalog import leases, processes, tables, terms
+from tailrace.eventstore.catalog.processes import Process, this_process
 from tailrace.eventstore.errors import Fenced
+from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.store import Store
 from tests.eventstore.catalog.test_processes import ended_process
 from tests.fixtures.stores import StoreFactory, one_catalog
@@ -22,6 +24,24 @@ from tests.fixtures.stores import StoreFactory, one_catalog
 HERE = f"{socket.gethostname()}:{os.getpid()}"
 ELSEWHERE = "elsewhere:7"
 MINUTE, HOUR = 60 * 10**6, 3600 * 10**6
+
+
+@pytest.fixture(autouse=True)
+def the_clock_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that ends at this moment has ended."""
+    moment = now_micros()
+    monkeypatch.setattr(leases, "now_micros", lambda: moment)
+
+
+def parent() -> Process:
+    return replace(this_process(), pid=os.getppid(), started=processes._status(os.getppid())[1])
+
+
+def ends(store: Store) -> dict[str, int]:
+    """By names of leases, µs from now."""
+    with store.catalog.read() as connection:
+        moment = leases.now(connection)
+        return {row.id: row.expires_at - moment for row in connection.execute(select(tables.leases))}
 
 
 def leave(
@@ -57,7 +77,7 @@ def test_a_lease_is_as_long_as_its_role_needs_and_goes_with_its_block(new_store:
             ("worker", MINUTE // 2), ("worker", MINUTE // 2),
         ]  # fmt: skip
         assert {row.holder.partition(" by ")[2] for row in rows} == {this_process().text}
-        assert all(abs(row.created_at - leases.now(connection)) < HOUR for row in rows)
+        assert {row.created_at for row in rows} == {leases.now(connection)}
     assert names(store) == set()
     with leases.work_lease(store.catalog, {}, "run"):
         assert names(store) == set()
@@ -84,7 +104,13 @@ def test_a_lease_is_renewed_and_only_while_it_is_its_own(
             ended.set()
             turn.release()
 
-    monkeypatch.setattr(leases, "threading", SimpleNamespace(Event=Ended, Thread=threading.Thread))
+    class Renewing(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            super().join(timeout)
+            joined.append(self.daemon)
+
+    joined: list[bool] = []
+    monkeypatch.setattr(leases, "threading", SimpleNamespace(Event=Ended, Thread=Renewing))
     table = tables.leases
     with leases.driver_lease(store.catalog, "d:1", "build"):
         leave(store, "d:2", leases.DRIVER)
@@ -93,12 +119,11 @@ def test_a_lease_is_renewed_and_only_while_it_is_its_own(
         assert waited.acquire(timeout=60)
         turn.release()
         assert waited.acquire(timeout=60)  # it has been renewed
+        assert ends(store)["d:1"] == 2 * MINUTE and ends(store)["d:2"] < 0
         with store.catalog.write() as connection:
-            ends = {row.id: row.expires_at for row in connection.execute(select(table))}
-            moment = leases.now(connection)
-            assert ends["d:2"] == 5 and moment + MINUTE < ends["d:1"] <= moment + 2 * MINUTE
             connection.execute(update(table).where(table.c.id == "d:1").values(created_at=1))
     assert names(store) == {"d:1", "d:2"}, "the name is a successor's by now"
+    assert joined == [True], "it was waited for, and would have kept no process from ending"
 
 
 @one_catalog
@@ -116,12 +141,48 @@ def test_a_lease_that_could_not_be_given_back_keeps_its_own_process_out_no_more(
 
 
 @one_catalog
+def test_one_that_runs_on_this_host_is_no_more_asked_than_one_that_renews(new_store: StoreFactory) -> None:
+    store = new_store()
+    leave(store, "run:a", leases.WORKER, parent().text)
+    with (
+        pytest.raises(
+            leases.AlreadyRunning, match=f"a already: job by {HERE.partition(':')[0]}:{os.getppid()}"
+        ),
+        leases.work_lease(store.catalog, {"run:a": "a"}, "run"),
+    ):
+        pass
+    with store.catalog.read() as connection:
+        assert len(leases.workers(connection, ("run:",))) == 1
+
+
+@one_catalog
+def test_who_meets_a_lease_of_before_the_clock_was_set_back_cuts_it_down(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store()
+
+    def look(_: float) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(leases, "time", SimpleNamespace(sleep=look))
+    leave(store, "run:a", leases.WORKER, ends=HOUR)
+    leave(store, "short", leases.READER)
+    with pytest.raises(TimeoutError), leases.work_lease(store.catalog, {"run:a": "a"}, "run"):
+        pass
+    assert ends(store) == {"run:a": 2 * MINUTE, "short": MINUTE}
+    leave(store, leases.MAINTAINER, leases.MAINTAINER, ends=HOUR)
+    with pytest.raises(leases.Busy), leases.maintainer_lease(store.catalog):
+        pass
+    assert ends(store)[leases.MAINTAINER] == 2 * MINUTE
+
+
+@one_catalog
 def test_captures_are_those_of_the_source_that_run_the_latest_last(new_store: StoreFactory) -> None:
     store = new_store()
     leave(store, "capture:shop:2", leases.CAPTURE, created_at=2_000_000)
     leave(store, "capture:shop:1", leases.CAPTURE, HERE, created_at=1_000_000)
     leave(store, "capture:shop2:1", leases.CAPTURE)
-    leave(store, "capture:shop:3", leases.CAPTURE, ends=-1)
+    leave(store, "capture:shop:3", leases.CAPTURE, ends=0)
     leave(store, "capture:shop:4", leases.CAPTURE, ended_process().text)
     leave(store, "capture:shop:5", leases.READER)
     with store.catalog.read() as connection:
@@ -137,7 +198,7 @@ def test_workers_are_those_on_such_names_that_run(new_store: StoreFactory) -> No
     leave(store, "run:a", leases.WORKER, "elsewhere:1")
     leave(store, "build:a", leases.WORKER, "elsewhere:2")
     leave(store, "other:a", leases.WORKER, "elsewhere:3")
-    leave(store, "run:b", leases.WORKER, ends=-1)
+    leave(store, "run:b", leases.WORKER, ends=0)
     leave(store, "run:c", leases.WORKER, ended_process().text)
     leave(store, "run:d", leases.DRIVER)
     leave(store, "run:e", leases.WORKER, this_process().text)  # given up when the catalog was out of reach
@@ -153,10 +214,10 @@ def test_drivers_live_while_they_run_or_their_lease_lasts_and_the_others_end_for
     store = new_store()
     leave(store, "d:running", leases.DRIVER, this_process().text, ends=-HOUR)
     leave(store, "d:unseen", leases.DRIVER)
-    leave(store, "d:over", leases.DRIVER, ends=-1)
+    leave(store, "d:over", leases.DRIVER, ends=0)
     leave(store, "d:ended", leases.DRIVER, ended_process().text)
-    leave(store, "D:capital", leases.DRIVER, ends=-1)
-    leave(store, "d:reader", leases.READER, ends=-1)
+    leave(store, "D:capital", leases.DRIVER, ends=0)
+    leave(store, "d:reader", leases.READER, ends=0)
     with store.catalog.write() as connection:
         living = leases.live_drivers(connection, "d:")
         assert living == {"d:running": f"job by {HERE}", "d:unseen": f"job by {ELSEWHERE}"}
@@ -182,7 +243,7 @@ def test_the_oldest_need_is_that_of_readers_and_drivers_whose_lease_lasts(new_st
         assert leases.oldest_need(connection) == 5
     leave(store, "a", leases.READER, retired=4)
     leave(store, "b", leases.DRIVER, retired=3)
-    leave(store, "c", leases.READER, retired=2, ends=-1)
+    leave(store, "c", leases.READER, retired=2, ends=0)
     leave(store, "d", leases.WORKER, retired=1)
     with store.catalog.read() as connection:
         assert leases.oldest_need(connection) == 3
@@ -193,7 +254,7 @@ def test_holders_are_those_who_need_files_each_once_since_its_first(new_store: S
     store = new_store()
     leave(store, "a", leases.READER, "elsewhere:1", created_at=1_000_000)
     leave(store, "b", leases.READER, "elsewhere:1", created_at=2_000_000)
-    leave(store, "c", leases.DRIVER, "elsewhere:2", ends=-1)
+    leave(store, "c", leases.DRIVER, "elsewhere:2", ends=0)
     leave(store, "d", leases.DRIVER, ended_process().text)
     leave(store, "e", leases.WORKER)
     leave(store, "f", leases.CAPTURE)
@@ -205,18 +266,16 @@ def test_holders_are_those_who_need_files_each_once_since_its_first(new_store: S
 def test_leases_that_are_over_are_forgotten_but_for_drivers_and_upkeep(new_store: StoreFactory) -> None:
     store = new_store()
     for role in (leases.READER, leases.WORKER, leases.CAPTURE, leases.DRIVER, leases.MAINTAINER):
-        leave(store, f"{role} over", role, ends=-1)
+        leave(store, f"{role} over", role, ends=0)
         leave(store, f"{role} ahead", role, ends=HOUR)
     with store.catalog.write() as connection:
         leases.forget_expired(connection)
-        latest = leases.now(connection) + 2 * MINUTE
-        ends = connection.scalars(select(tables.leases.c.expires_at)).all()
-    assert len(ends) == 7 and max(ends) <= latest, "no lease ends later than one that begins now"
+    assert len(ends(store)) == 7 and max(ends(store).values()) == 2 * MINUTE, "as of one that begins now"
     assert {"driver over", "maintainer over"} < names(store)
 
 
 @one_catalog
-@pytest.mark.parametrize(("holder", "ends"), [(ELSEWHERE, -1), ("ended", MINUTE)])
+@pytest.mark.parametrize(("holder", "ends"), [(ELSEWHERE, 0), ("ended", MINUTE)])
 def test_upkeep_that_is_over_or_has_died_is_succeeded_at_once(
     new_store: StoreFactory, holder: str, ends: int
 ) -> None:
@@ -242,6 +301,31 @@ def test_upkeep_of_one_that_cannot_be_seen_is_left_to_it(new_store: StoreFactory
     with pytest.raises(leases.Busy, match=f"job by {ELSEWHERE}"), leases.maintainer_lease(store.catalog):
         pass
     assert names(store) == {leases.MAINTAINER}
+
+
+@one_catalog
+def test_of_two_that_begin_at_the_same_moment_one_has_the_upkeep_and_both_a_term(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store()
+
+    def overtaken(connection: Connection, *arguments: Any) -> dict[str, Any]:
+        row = lease_row(connection, *arguments)
+        connection.execute(insert(tables.leases).values(row))
+        return row
+
+    def overtaken_once(connection: Connection, name: str) -> int:
+        monkeypatch.undo()
+        for _ in range(2):
+            connection.execute(insert(tables.terms).values(name=name, term=1))
+        raise AssertionError
+
+    lease_row = leases._lease_row
+    monkeypatch.setattr(leases, "_lease_row", overtaken)
+    with pytest.raises(leases.Busy, match="at this moment"), leases.maintainer_lease(store.catalog):
+        pass
+    monkeypatch.setattr(terms, "advance", overtaken_once)
+    assert terms.begin(store.catalog, terms.SEAL) == 1
 
 
 @one_catalog
