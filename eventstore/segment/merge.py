@@ -236,11 +236,10 @@ class _CheckedRows:
         self.bytes = 0
         self.closed = False
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes) -> None:
         self.hash.update(data)
         self._file.write(data)
         self.bytes += len(data)
-        return len(data)
 
     def tell(self) -> int:
         return self.bytes

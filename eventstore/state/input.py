@@ -129,9 +129,8 @@ def _plan(
     partitioning = info.partitioning.restrict_to(_partitions(refs))
     target = unify([*(versions[ref.version] for ref in refs), *log.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
-    _check_names(topic, target, names)
     policies = dict.fromkeys(names, on_unreadable) if isinstance(on_unreadable, str) else on_unreadable
-    _check_names(topic, target, policies)
+    _check_names(topic, target, [*names, *policies])
     _check_policies(policies)
     return StateInput(
         topic=topic,
@@ -145,11 +144,9 @@ def _plan(
     )
 
 
-def _check_names(
-    topic: TopicId, target: TopicSchema, names: Sequence[str] | Mapping[str, OnUnreadable]
-) -> None:
+def _check_names(topic: TopicId, target: TopicSchema, names: Sequence[str]) -> None:
     held = {column.name for column in target.columns}
-    missing = [name for name in names if name not in held]
+    missing = [name for name in dict.fromkeys(names) if name not in held]
     if missing:
         raise UsageError(
             f"{topic} has no column {', '.join(map(repr, missing))}",

@@ -60,6 +60,7 @@ AREAS = (
         (
             "tests/eventstore/state/test_*.py", "tests/eventstore/segment/test_*.py",
             "tests/eventstore/log/test_read.py", "tests/eventstore/maintenance/files/test_merge.py",
+            "tests/eventstore/maintenance/test_repartition.py",
         ),
     ),
     Area(

@@ -15,7 +15,7 @@ from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.state.input import OnUnreadable, plan_state
-from tailrace.eventstore.state.state import state
+from tailrace.eventstore.state.state import _rows_after_truncate, state, unknown_keys
 from tailrace.eventstore.store import Store
 from tests.eventstore import shop
 from tests.eventstore.bucket_state import compute_state, readable_state
@@ -161,6 +161,8 @@ def test_an_unknown_cell_is_never_null_whatever_the_policy(new_store: StoreFacto
         r for bucket in range(plan.buckets) for r in compute_state(store.storage, plan, bucket).to_pylist()
     )
     assert row["_unknown"] == [2]
+    assert list(unknown_keys(store, shop.ORDERS, since=1)) == [("1",)]
+    assert list(unknown_keys(store, shop.ORDERS, since=2)) == []
 
 
 @one_catalog
@@ -220,6 +222,24 @@ def test_wrong_names_are_answered_with_the_right_ones(store: Store) -> None:
     with pytest.raises(UsageError, match="its columns are id, note"):
         plan_state(store, shop.ORDERS, store.cut(), columns=["nope"])
     with pytest.raises(UsageError, match="has no column 'nope'"):
+        plan_state(store, shop.ORDERS, store.cut(), columns=["nope"], on_unreadable={"note": "null"})
+    with pytest.raises(UsageError, match="has no column 'nope'"):
         plan_state(store, shop.ORDERS, store.cut(), on_unreadable={"nope": "null"})
     with pytest.raises(UsageError, match="choose one of error, null, text"):
         plan_state(store, shop.ORDERS, store.cut(), on_unreadable={"note": "guess"})  # type: ignore[dict-item]
+
+
+def test_what_lies_before_a_truncate_is_left_out_by_epoch_then_commit_then_ordinal() -> None:
+    names = ("_op", "_epoch", "_lsn", "_ordinal")
+    before = [("c", 1, 90, 9), ("c", 2, 19, 9), ("c", 2, 20, 4)]
+    after = [("c", 2, 20, 5), ("c", 2, 20, 6), ("c", 2, 21, 0), ("c", 3, 1, 0)]
+    rows = [*before, ("t", 2, 20, 5), *after, ("t", 4, 1, 0)]
+    table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+
+    def left(truncate: tuple[int, int, int] | None) -> list[tuple[Any, ...]]:
+        return [
+            tuple(row[name] for name in names) for row in _rows_after_truncate(table, truncate).to_pylist()
+        ]
+
+    assert left((2, 20, 5)) == after
+    assert left(None) == [*before, *after]
