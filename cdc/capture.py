@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.cdc.context import Task
+from tailrace.cdc.kernels.compiler import load_compiler
 from tailrace.cdc.postgres.errors import RowTooLarge, SlotActive
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.recording.recorder import Recorder
@@ -70,6 +71,7 @@ class Capture:
         record: Path | None = None,
     ) -> None:
         store.catalog.require_writable()  # before the server is asked for anything
+        load_compiler()  # in the thread that makes the captures, before any of them runs
         self._task = Task.of(store, name, settings, stop=stop)
         self._store = store
         self._stop = stop

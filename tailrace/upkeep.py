@@ -33,8 +33,10 @@ def upkeep_rounds(store: Store, configuration: Configuration, say: Callable[[str
     if not store.settings.upkeep.every_seconds:
         yield
         return
+    from tailrace.eventstore.maintenance.rounds import is_due  # not in the thread, beside what others import
+
     stop = threading.Event()
-    schedule = _UpkeepSchedule(store, configuration, say, stop)
+    schedule = _UpkeepSchedule(store, configuration, say, stop, is_due)
     thread = threading.Thread(target=schedule.run, name="upkeep", daemon=True)
     thread.start()
     try:
@@ -55,21 +57,21 @@ class _UpkeepSchedule:
         configuration: Configuration,
         say: Callable[[str], None],
         stop: threading.Event,
+        is_due: Callable[[Store], bool],
     ) -> None:
         self._store = store
         self._configuration = configuration
         self._say = say
         self._stop = stop
+        self._is_due = is_due
         self._child: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._said = ""
 
     def run(self) -> None:
-        from tailrace.eventstore.maintenance.rounds import is_due
-
         while not self._stop.wait(self._store.settings.upkeep.every_seconds):
             with suppress(TransientError):  # the catalog is out of reach: capture says so, and tries again
-                if is_due(self._store):
+                if self._is_due(self._store):
                     self._round()
 
     def _round(self) -> None:

@@ -88,6 +88,17 @@ def primitive(typing: Callable[..., Any]) -> Any:
     return decorate(typing)
 
 
+def load_compiler() -> None:
+    """Import what numba imports only with the first compiled function. To be called before threads begin that may call
+    one: modules that import each other in a circle break when two threads import them."""
+    import numpy.ma  # noqa: F401 it looks for masked arrays among arguments
+    from numba.core import boxing  # noqa: F401 only where nothing is cached yet
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 def _compile(function: Callable[_P, _T], **options: bool) -> Callable[_P, _T]:
     compiler: Any = numba.njit
     compiled: Callable[_P, _T] = compiler(error_model="numpy", _nrt=False, **options)(function)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tailrace.cdc.context import Stopped, Task, lock_wait, transaction_wait
+from tailrace.cdc.kernels.compiler import load_compiler
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
 from tailrace.cdc.postgres.errors import SlotLost
@@ -208,6 +209,7 @@ class _Repair:
                 TableRepair(context, topic, locked.get((topic.parts[1], topic.parts[2])))
                 for topic in topics.tables
             ]
+            load_compiler()
             with ThreadPoolExecutor(self.task.settings.load_workers, "tailrace-repair") as pool:
                 found = list(pool.map(lambda each: each.run(), work))
             for each in found:

@@ -105,7 +105,7 @@ def text(value: object) -> str | None:
         case int() | Decimal():
             return str(value)
         case float():
-            return repr(value)
+            return repr(value + 0.0)  # -0.0 is the key 0.0: every server takes them for one
         case bytes():
             return "\\x" + value.hex()
         case datetime() | date() | time():

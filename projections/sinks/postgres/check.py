@@ -9,7 +9,13 @@ from psycopg import sql
 
 from tailrace.projections.sinks.contract import Target
 from tailrace.projections.sinks.postgres.copy import column_type
-from tailrace.projections.sinks.postgres.view import view_columns, visible_columns
+from tailrace.projections.sinks.postgres.view import (
+    columns_of,
+    generation_table,
+    live_generation,
+    view_columns,
+    visible_columns,
+)
 from tailrace.projections.sinks.specs import PostgresTable
 
 NAME_BYTES = 63  # NAMEDATALEN - 1; a longer name would be cut silently
@@ -177,12 +183,17 @@ def _relation_problems(
 
 
 def _view_problems(connection: psycopg.Connection, spec: PostgresTable, target: Target) -> list[str]:
-    """Where the new columns do not fit a view that is in use."""
+    """Where the new columns do not fit a view that is in use. A column that the live generation lacks, too, is no loss:
+    after a rollback the view has it as NULL."""
     shown = visible_columns(spec, target)
     changes = []
+    live = live_generation(connection, spec.schema, target.store, target.projection)
+    held = (
+        None if live is None else dict(columns_of(connection, spec.schema, generation_table(spec, live), "r"))
+    )
     for name, kind in view_columns(connection, spec.schema, spec.table):
         if name not in shown:
-            changes.append(f"column {name!r} is gone")
+            changes += [f"column {name!r} is gone"] if not held or name in held else []
         elif shown[name] != kind:
             changes.append(f"column {name!r} changes from {kind} to {shown[name]}")
     if not changes:

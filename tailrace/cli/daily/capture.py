@@ -87,6 +87,8 @@ def capture(
 
     keep_small()
     invocation = invocation_of(context)
+    if not invocation.output.json:
+        _ = invocation.output.err  # imported here: captures log from threads of their own
     selected = invocation.sources(sources)
     if record is not None and len(selected) > 1:
         raise UsageError(

@@ -123,6 +123,26 @@ def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert "tailrace[capture]" in caught.value.hint
 
 
+def test_a_thread_that_calls_a_kernel_first_imports_nothing() -> None:
+    """Two threads that import modules of one circle get half of one."""
+    program = (
+        "import sys, threading\n"
+        "import numpy as np\n"
+        "from tailrace.cdc.kernels import compiler, rows\n"
+        "compiler.load_compiler()\n"
+        "before = set(sys.modules)\n"
+        "none = np.zeros(0, np.int32)\n"
+        "work = lambda: rows.find_unsent(rows.Cells(none, none), none, 0, none)\n"
+        "thread = threading.Thread(target=work)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
+
+
 def test_machine_code_is_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

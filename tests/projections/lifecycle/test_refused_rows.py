@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tailrace.cli.projection.status import projection_statuses
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
@@ -17,9 +19,10 @@ from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import run
+from tailrace.projections.sinks.open import open_reader as open_sink_reader
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import rows_of
-from tests.projections.shoplog import ShopLog
+from tests.projections.shoplog import TABLES, ShopLog
 
 LAKE = """
     from tailrace.projections import ParquetFolder, State, projection
@@ -119,6 +122,57 @@ def test_a_first_build_that_fails_whenever_it_is_tried_takes_one_number_and_no_a
     assert not failed.frozen, "it is not one that would be refreshed"
     (built,) = refresh(mended)
     assert (built.status, built.generation) == ("done", 1)
+
+
+FLOATS = """
+    from tailrace.projections import ParquetFolder, PostgresTable, RedisCache, State, projection
+
+    CUSTOMERS = State("shop.public.customers", columns=("id", "level"))
+
+    @projection(key="level", sink=ParquetFolder("lake"), customers=CUSTOMERS)
+    def lake(customers):
+        return customers.where("level IS NOT NULL")
+
+    @projection(key="level", sink=PostgresTable("mart", "levels"), customers=CUSTOMERS)
+    def mart(customers):
+        return customers.where("level IS NOT NULL")
+
+    @projection(key="level", sink=RedisCache("cache"), customers=CUSTOMERS)
+    def cache(customers):
+        return customers.where("level IS NOT NULL")
+"""
+
+
+def test_zero_with_and_without_a_sign_is_one_key_in_every_sink_and_so_is_nan(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    columns = (*TABLES["customers"].columns, Column(4, "level", 701, type_name="double precision"))
+    levels = {91: 0.0, 92: -0.0, 93: math.nan, 94: math.nan}
+    rows = {number: customer("x") | {"id": number, "level": level} for number, level in levels.items()}
+    made = [("c", row) for row in rows.values()]
+    shop.commit({"customers": made}, new_schemas={"customers": TopicSchema(2, columns)})
+    ctx = deploy(FLOATS)
+    refused = refresh(ctx)
+    assert [each.status for each in refused] == ["failed"] * 3
+    assert all("2 rows repeat a key (level)" in each.reason for each in refused), refused
+    shop.commit({"customers": [("d", rows[91]), ("d", rows[94])]})
+    assert [each.status for each in refresh(ctx)] == ["done"] * 3
+    for name in ctx.projections:
+        compared = verify(ctx, name)
+        assert compared.equal and compared.rows == 2
+        with open_sink_reader(
+            ctx.settings, ctx.settings.store.name, name, ctx.projections[name].sink
+        ) as reader:
+            for zero in (0.0, -0.0):
+                found = reader.get(zero)
+                assert found is not None and found["id"] == 92
+            nan = reader.get(math.nan)
+            assert nan is not None and nan["id"] == 93
+    shop.commit({"customers": [("c", rows[91]), ("d", rows[92])]})  # the other zero now
+    refresh(ctx)
+    for name in ctx.projections:
+        compared = verify(ctx, name)
+        assert compared.equal and compared.rows == 2, name
 
 
 def test_a_runner_goes_on_by_itself_when_the_row_that_held_it_up_is_gone(

@@ -116,6 +116,8 @@ def test_going_back_to_before_a_column_existed_shows_it_as_null(sink: Sink, data
     sink.promote(target(2, schema=WITH_CITY), 1)
     sink.promote(target(1), 2)
     assert query(database, "SELECT * FROM totals") == [(1, "Anna", Decimal("10.50"), None)]
+    assert sink.check(target(3)) == [], "readers have it as NULL already: the same can be built again"
+    assert "'total' is gone" in problems(sink, schema=SCHEMA.remove(2), generation=3)
     sink.promote(target(2, schema=WITH_CITY), 1)
     assert query(database, "SELECT city FROM totals") == [("Ulm",)]
 
