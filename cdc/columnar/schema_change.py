@@ -109,14 +109,26 @@ def described_version(described: TopicSchema, previous: TopicSchema, commit_lsn:
 
 def _keep_fills(previous: TopicSchema | None, columns: Iterable[Column]) -> list[Column]:
     """A known column keeps its fill: the catalog forgets it when the table is rewritten (VACUUM FULL, a generated
-    column), but the log's rows from before that column still need it."""
+    column), but the log's rows from before that column still need it. It also keeps the type under its domain, in which
+    those rows are stored."""
     before = {column.id: column for column in previous.columns} if previous else {}
     return [
-        replace(column, fill=before[column.id].fill)
+        _kept(before[column.id], column)
         if column.id in before and before[column.id].type_oid == column.type_oid
         else column
         for column in columns
     ]
+
+
+def _kept(before: Column, now: Column) -> Column:
+    return replace(
+        now,
+        fill=before.fill,
+        base_oid=before.base_oid,
+        base_typmod=before.base_typmod,
+        type_kind=now.type_kind or before.type_kind,
+        collation=now.collation or before.collation,
+    )
 
 
 def _version(

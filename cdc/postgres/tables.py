@@ -78,10 +78,32 @@ WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
 ORDER BY n.nspname, c.relname
 """
 _COLUMNS = """
+WITH d AS MATERIALIZED (
+  SELECT c.bytes, CASE WHEN o.provider = 'b' OR o.provider = 'c' AND o.datcollate = ANY (c.bytes) THEN 'C'
+                       ELSE coalesce(o.locale, o.datcollate) END AS name
+  FROM (SELECT datcollate::text, coalesce(pg_catalog.to_jsonb(x) ->> 'datlocprovider', 'c') AS provider,
+               coalesce(pg_catalog.to_jsonb(x) ->> 'datlocale', pg_catalog.to_jsonb(x) ->> 'daticulocale') AS locale
+        FROM pg_catalog.pg_database x WHERE x.datname = pg_catalog.current_database()) o,
+       (SELECT ARRAY['C', 'POSIX', 'C.UTF-8', 'C.utf8'] AS bytes) c)
 SELECT a.attrelid::bigint, a.attnum::int, a.attname, a.atttypid::bigint, a.atttypmod,
        pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated::text,
-       CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END
+       CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END,
+       coalesce(b.oid, 0)::bigint, coalesce(b.typmod, -1), coalesce(b.typtype, t.typtype)::text,
+       CASE WHEN NOT l.collisdeterministic THEN l.collname || ' (nondeterministic)'
+            WHEN l.collprovider = 'd' THEN d.name
+            WHEN l.collprovider = 'b' OR l.collprovider = 'c' AND l.collcollate = ANY (d.bytes) THEN 'C'
+            ELSE coalesce(l.collname, '') END
 FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+LEFT JOIN LATERAL (
+  WITH RECURSIVE below(oid, typmod, typtype, next, next_typmod) AS (
+    SELECT t.typbasetype, t.typtypmod, n.typtype, n.typbasetype, n.typtypmod
+    FROM pg_catalog.pg_type n WHERE n.oid = t.typbasetype
+    UNION ALL SELECT n.oid, w.next_typmod, n.typtype, n.typbasetype, n.typtypmod
+    FROM below w JOIN pg_catalog.pg_type n ON n.oid = w.next)
+  SELECT oid, typmod, typtype FROM below WHERE typtype <> 'd') b ON t.typtype = 'd'
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+CROSS JOIN d
 WHERE a.attrelid = ANY (%(relids)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 """
@@ -229,7 +251,7 @@ def _key(identity: str, indexes: list[Row]) -> tuple[set[int], str]:
 
 
 def _column(row: Row, key: bool) -> Column:
-    _, number, name, type_oid, typmod, type_name, _, fill = row
+    _, number, name, type_oid, typmod, type_name, _, fill, base, base_typmod, kind, collation = row
     return Column(
         id=_int(number),
         name=str(name),
@@ -238,6 +260,10 @@ def _column(row: Row, key: bool) -> Column:
         type_name=str(type_name),
         key=key,
         fill=None if fill is None else str(fill),
+        base_oid=_int(base),
+        base_typmod=_int(base_typmod),
+        type_kind=str(kind),
+        collation=str(collation),
     )
 
 

@@ -114,6 +114,10 @@ def _schema(data: dict[str, Any], columns: list[Any]) -> TopicSchema:
             type_name=_text(column["type_name"]),
             key=column["id"] in key,
             fill=None if column["fill"] is None else _text(column["fill"], most=_CONTENT_MAX),
+            base_oid=_oid(column.get("base_oid", 0)),  # none of these in messages of a trigger of before
+            base_typmod=_integer(column.get("base_typmod", -1), -(1 << 31), 1 << 31),
+            type_kind=_text(column.get("type_kind", ""), most=1),
+            collation=_text(column.get("collation", "")),
         )
         for column in columns
         if not column["generated"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -91,6 +91,11 @@ class Column:
     ``type_name`` is Postgres' format_type text; ``key`` marks the topic's key; ``fill`` is the text that rows written
     before the column existed have in it (Postgres ``attmissingval``), None = NULL. ``policy`` says what capture makes
     of every value before it is written (``tailrace.cdc.policy.policies``); "" = nothing.
+
+    ``base_oid`` and ``base_typmod``: the type under a domain, 0 for other types. What follows says more of a column's
+    meaning and does not make it another one; "" is not known: ``type_kind`` is pg_type.typtype, of a domain that of the
+    type under it; ``collation`` is ``C`` where texts are ordered by their bytes, otherwise a name, with
+    "(nondeterministic)" behind it where texts that differ may be equal.
     """
 
     id: int
@@ -101,10 +106,23 @@ class Column:
     key: bool = False
     fill: str | None = None
     policy: str = ""
+    base_oid: int = 0
+    base_typmod: int = -1
+    type_kind: str = field(default="", compare=False)
+    collation: str = field(default="", compare=False)
+
+    @property
+    def meant_oid(self) -> int:
+        """The type whose meaning the values have."""
+        return self.base_oid or self.type_oid
+
+    @property
+    def meant_typmod(self) -> int:
+        return self.base_typmod if self.base_oid else self.typmod
 
     @property
     def arrow(self) -> pa.DataType:
-        return pa.string() if self.policy else arrow_type(self.type_oid, self.typmod)
+        return pa.string() if self.policy else arrow_type(self.meant_oid, self.meant_typmod)
 
     @property
     def field(self) -> pa.Field:
@@ -115,6 +133,10 @@ class Column:
         if self.policy:
             metadata[b"tailrace:policy"] = self.policy.encode()
         return pa.field(self.name, self.arrow, nullable=True, metadata=metadata)
+
+
+_LEFT_OUT = {"base_oid": 0, "base_typmod": -1, "type_kind": "", "collation": ""}
+"""What is not written where it says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +180,12 @@ class TopicSchema:
         return next((column for column in self.columns if column.name == name), None)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        data = asdict(self)
+        for column in (*data["columns"], *data["left_out"]):
+            for name, nothing in _LEFT_OUT.items():
+                if column[name] == nothing:
+                    del column[name]
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> TopicSchema:

@@ -10,7 +10,8 @@
 --   {"v": 2, "command": "ALTER TABLE", "changed": "", "relid": 16384, "schema": "public", "name": "orders",
 --    "identity": "d", "roots": [], "partial": false, "key": [1],
 --    "columns": [{"id": 1, "name": "id", "type_oid": 23, "typmod": -1, "type_name": "integer",
---                 "generated": "", "fill": null}, …]}
+--                 "generated": "", "fill": null, "base_oid": 0, "base_typmod": -1, "type_kind": "b", "collation": ""},
+--                …]}
 --
 -- changed: ''         the table is described as it is now
 --          rewritten  its rows are about to be written anew (no columns are given)
@@ -120,6 +121,26 @@ BEGIN
 END
 $body$;
 
+-- How texts under a collation are ordered: C by their bytes, otherwise its name.
+CREATE OR REPLACE FUNCTION tailrace.ddl_collation(number oid) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT coalesce((
+        SELECT CASE WHEN NOT l.collisdeterministic THEN l.collname || ' (nondeterministic)'
+                    WHEN l.collprovider = 'd' THEN d.name
+                    WHEN l.collprovider = 'b' OR l.collprovider = 'c' AND l.collcollate = ANY (d.bytes) THEN 'C'
+                    ELSE l.collname END
+        FROM pg_collation l, (
+            SELECT c.bytes, CASE WHEN o.provider = 'b' OR o.provider = 'c' AND o.datcollate = ANY (c.bytes) THEN 'C'
+                                 ELSE coalesce(o.locale, o.datcollate) END AS name
+            FROM (SELECT datcollate::text, coalesce(to_jsonb(x) ->> 'datlocprovider', 'c') AS provider,
+                         coalesce(to_jsonb(x) ->> 'datlocale', to_jsonb(x) ->> 'daticulocale') AS locale
+                  FROM pg_database x WHERE x.datname = current_database()) o,
+                 (SELECT ARRAY['C', 'POSIX', 'C.UTF-8', 'C.utf8'] AS bytes) c) d
+        WHERE l.oid = number), '');
+$body$;
+
 -- Say of each of these tables what it is now. Settings are those of capture's sessions: they shape the texts of fills.
 CREATE OR REPLACE FUNCTION tailrace.ddl_tell(relids oid[], command text, changed text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -155,9 +176,19 @@ BEGIN
                         WHERE NOT i.inhdetachpending)
                     SELECT (l.attmissingval::text::text[])[1]
                     FROM tree t JOIN pg_attribute l ON l.attrelid = t.oid
-                    WHERE l.attname = a.attname AND l.atthasmissing LIMIT 1) END
+                    WHERE l.attname = a.attname AND l.atthasmissing LIMIT 1) END,
+                'base_oid', coalesce(b.oid::bigint, 0), 'base_typmod', coalesce(b.typmod, -1),
+                'type_kind', coalesce(b.typtype, t.typtype), 'collation', tailrace.ddl_collation(a.attcollation)
                 ) ORDER BY a.attnum), '[]')
-            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+            FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+            LEFT JOIN LATERAL (  -- the type at the end of a domain
+                WITH RECURSIVE below(oid, typmod, typtype, next, next_typmod) AS (
+                    SELECT t.typbasetype, t.typtypmod, n.typtype, n.typbasetype, n.typtypmod
+                    FROM pg_type n WHERE n.oid = t.typbasetype
+                    UNION ALL SELECT n.oid, w.next_typmod, n.typtype, n.typbasetype, n.typtypmod
+                    FROM below w JOIN pg_type n ON n.oid = w.next)
+                SELECT oid, typmod, typtype FROM below WHERE typtype <> 'd') b ON t.typtype = 'd'
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
         ))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = ANY (relids) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
@@ -389,7 +420,7 @@ ALTER EVENT TRIGGER tailrace_ddl_start ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_drop ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_rewrite ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_end ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 3';
+COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 4';
 
 -- What the tables are at this place: nobody told of what was done to them before.
 SELECT tailrace.ddl_tell(ARRAY(SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p')), '', '');
