@@ -276,7 +276,7 @@ _SINKS = (
     projections.SearchIndex,
     projections.ParquetFolder,
 )
-_DECLARED = ("key", "sink", "version", "trust", "tolerance", "freshness")
+_DECLARED = ("key", "sink", "version", "trust", "tolerance", "freshness", "collation")
 """Options of ``@projection``; every further argument is an input."""
 
 

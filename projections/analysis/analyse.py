@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.errors import IncompleteTopic, TailraceError, TransientError
-from tailrace.eventstore.model.schema import NUMERIC
 from tailrace.eventstore.model.topic import TopicKind
 from tailrace.eventstore.state.input import StateInput
 from tailrace.projections.analysis.determinism import Declaration, Fault, faults
@@ -38,6 +37,7 @@ from tailrace.projections.analysis.plan_tree import (
     plan_json,
     read,
 )
+from tailrace.projections.analysis.postgres_types import TextType, text_type
 from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watch_calls
 from tailrace.projections.analysis.spread import InputFacts, Proof
 from tailrace.projections.compute.compute import define, output_schema
@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from tailrace.eventstore.store import Store
 
 _LEVELS: Mapping[str, Level] = {
-    "clock": "fail", "session": "fail", "random": "fail", "text": "fail", "order": "warn", "float": "warn",
+    "clock": "fail", "session": "fail", "random": "fail", "text": "fail", "collation": "warn", "order": "warn",
+    "float": "warn",
 }  # fmt: skip
 _UNSTABLE = frozenset({"clock", "session", "random", "order", "python"})
 """Faults after which an incremental refresh and a full one need not agree."""
@@ -84,15 +85,15 @@ _BARE_DECIMAL = re.compile(r"\s*(decimal|dec|numeric)\s*", re.I)
 class Analysis:
     """``schema`` is the result's, None when it depends on rows. ``not_local`` says why it cannot be refreshed by keys,
     ``findings`` what is wrong with it in any case, ``unstable`` which of these make an incremental refresh pointless.
-    ``never_null``: its plan leaves out rows that have NULL for their key. ``numeric_texts``: columns of the result that
-    are numeric in Postgres and text here. ``inputs`` are those of the function, without rows."""
+    ``never_null``: its plan leaves out rows that have NULL for their key. ``types``: columns of the result
+    whose type Spark has not. ``inputs`` are those of the function, without rows."""
 
     schema: pa.Schema | None
     not_local: tuple[DefinitionFinding, ...]
     findings: tuple[DefinitionFinding, ...]
     unstable: tuple[str, ...]
     never_null: bool = False
-    numeric_texts: frozenset[str] = frozenset()
+    types: Mapping[str, TextType] = field(default_factory=dict)
     inputs: Mapping[str, Planned] = field(default_factory=dict)
 
     @property
@@ -154,8 +155,8 @@ def analyse(
     """Call the projection's function over inputs without rows and look at its plan.
 
     With ``failures``, columns that no input has and a result that cannot be kept go there, and the analysis goes on
-    with what is left. With ``upstream``, the projections whose results it reads, ``numeric`` without a precision is
-    followed through them, and one that was never built has the columns that its function gives. Raises
+    with what is left. With ``upstream``, the projections whose results it reads, types that Spark has not
+    are followed through them, and one that was never built has the columns that its function gives. Raises
     ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept, UsageError
     for unknown topics and columns. No rows are read.
     """
@@ -163,9 +164,7 @@ def analyse(
     for name, source in projection.inputs.items():
         expected = name in upstream and is_unbuilt(store, source)
         inputs[name] = upstream[name].expected_result() if expected else describe_input(store, source)
-    texts = {
-        name: each.analysis.numeric_texts for name, each in upstream.items() if each.analysis is not None
-    }
+    texts = {name: each.analysis.types for name, each in upstream.items() if each.analysis is not None}
     declared = declaration_of(projection, inputs, texts)
     return replace(
         _analyse(projection, empty_inputs(spark, projection, inputs), declared, failures), inputs=inputs
@@ -199,7 +198,7 @@ def _analyse(
             return _unproved_analysis(projection, schema, LOOKS, NO_ROWS, ACTIONS)
         plan, varies = read(text), literals(text) != literals(plan_json(again))
         proof = prove(plan, lineage_of(projection), declared.inputs)
-        found, numeric_texts = faults(plan, proof, declared, nondeterministic_classes(result))
+        found, types = faults(plan, proof, declared, nondeterministic_classes(result))
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
@@ -212,7 +211,7 @@ def _analyse(
         (*bare_decimals(projection, lines), *constants, *_findings(found, lines)),
         (*(each.what for each in constants), *(each.what for each in found if each.kind in _UNSTABLE)),
         proof.never_null,
-        numeric_texts,
+        types,
     )
 
 
@@ -283,14 +282,16 @@ def _findings(found: Iterable[Fault], lines: SourceLines) -> Iterator[Definition
 
 
 def declaration_of(
-    projection: Projection, inputs: Mapping[str, Planned], texts_of_results: Mapping[str, frozenset[str]]
+    projection: Projection,
+    inputs: Mapping[str, Planned],
+    types_of_results: Mapping[str, Mapping[str, TextType]],
 ) -> Declaration:
-    """``texts_of_results``: the columns of other projections' results that are numeric text."""
+    """``types_of_results``: the columns of other projections' results whose type Spark has not."""
     return Declaration(
         frozenset(projection.tolerance),
         projection.trust,
         {name: _facts(projection, name, planned) for name, planned in inputs.items()},
-        {**_numeric_texts(projection, inputs), **texts_of_results},
+        {**_text_types(projection, inputs), **types_of_results},
         frozenset(name for name, source in projection.inputs.items() if isinstance(source, State)),
         {name: each.projection for name, each in projection.inputs.items() if isinstance(each, Result)},
     )
@@ -311,30 +312,31 @@ def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
             return InputFacts(name, (planned.key,))
 
 
-def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, frozenset[str]]:
-    """Columns that are numeric in Postgres and text in the DataFrame; ``after.price`` of changes."""
-    found = {}
+def _text_types(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, dict[str, TextType]]:
+    """Columns whose type Spark has not; ``after.price`` of changes."""
+    found: dict[str, dict[str, TextType]] = {}
     for name, planned in inputs.items():
         source = projection.inputs[name]
         if isinstance(planned, ResultInput) or planned.target.kind is not TopicKind.TABLE:
             continue
         cast = source.cast if isinstance(source, State) else {}
         rows = [""] if isinstance(source, State) else ["key", "after", "before", "_moved_from"]
-        found[name] = frozenset(
-            f"{row}.{column.name}" if row else column.name
-            for row in rows
-            for column in planned.target.columns
-            if column.type_oid == NUMERIC
-            and column.name not in cast
-            and _is_text(planned.schema, row, column.name)
-        )
+        found[name] = {}
+        for row in rows:
+            for column in planned.target.columns:
+                shown = _shown_type(planned.schema, row, column.name)
+                if shown is None or column.name in cast:
+                    continue
+                known = text_type(column, shown, byte_order=projection.collation == "C")
+                if known is not None:
+                    found[name][f"{row}.{column.name}" if row else column.name] = known
     return found
 
 
-def _is_text(schema: pa.Schema, row: str, column: str) -> bool:
+def _shown_type(schema: pa.Schema, row: str, column: str) -> pa.DataType | None:
     held = schema.field(row).type if row else schema
     names = [held.field(at).name for at in range(held.num_fields)] if row else schema.names
-    return column in names and bool(pa.types.is_string(held.field(column).type))
+    return held.field(column).type if column in names else None
 
 
 def bare_decimals(projection: Projection, lines: SourceLines) -> Iterator[DefinitionFinding]:

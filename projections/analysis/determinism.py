@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailrace.projections.analysis.expressions import has_collation, is_float, names_in, root, roots
-from tailrace.projections.analysis.numeric_text import NumericTexts
 from tailrace.projections.analysis.plan_tree import Node
+from tailrace.projections.analysis.postgres_types import TextType
 from tailrace.projections.analysis.spread import Attribute, InputFacts, PlanRelation, Proof, UnknownRows
+from tailrace.projections.analysis.type_uses import TypeUses, Use
 from tailrace.projections.analysis.unstable_functions import (
     BY_PLACE,
     EXACT,
@@ -71,26 +72,25 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What the projection says of its result and inputs. ``numeric_texts``: columns of each input that are numeric in
-    Postgres and text in the log; ``states``: the inputs that can be given a ``cast``; ``results``: the projections
-    that others are the results of."""
+    """What the projection says of its result and inputs. ``types``: columns of each input whose type Spark has not;
+    ``states``: the inputs that can be given a ``cast``; ``results``: the projections that others are the results of."""
 
     tolerance: frozenset[str] = frozenset()
     trust: bool = False
     inputs: Mapping[str, InputFacts] = field(default_factory=dict)
-    numeric_texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    types: Mapping[str, Mapping[str, TextType]] = field(default_factory=dict)
     states: frozenset[str] = frozenset()
     results: Mapping[str, str] = field(default_factory=dict)
 
 
 def faults(
     plan: Node, proof: Proof, declared: Declaration, random: Iterable[str]
-) -> tuple[list[Fault], frozenset[str]]:
-    """Each fault once, in the order of the plan from its inputs up; and the columns of the result that are numeric in
-    Postgres and text here. ``random`` are the classes of expressions that Spark says are not deterministic."""
+) -> tuple[list[Fault], dict[str, TextType]]:
+    """Each fault once, in the order of the plan from its inputs up; and the columns of the result whose type Spark has
+    not. ``random`` are the classes of expressions that Spark says are not deterministic."""
     keys = {name: facts.unique for name, facts in declared.inputs.items()}
-    texts = NumericTexts(declared.numeric_texts, keys, proof)
-    search = _Search(proof, declared, texts)
+    texts = TypeUses(declared.types, keys, proof)
+    search = _Search(proof, declared, texts, _limited_sorts(proof))
     for node in proof.relations:  # inputs first
         search.look_at(node)
     for calls in map(calls_of, sorted({*random} - {"PythonUDTF"})):  # of which it is the default
@@ -104,7 +104,8 @@ def faults(
 class _Search:
     proof: Proof
     declared: Declaration
-    texts: NumericTexts
+    texts: TypeUses
+    limited: frozenset[Node]
     found: list[Fault] = field(default_factory=list)
     carried: dict[Attribute, dict[Fault, None]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -114,7 +115,11 @@ class _Search:
         if node.kind.startswith(_OF_WHOLE_ROWS):
             self.found += [fault for side in below for fault in self._column_faults(side)]
         relation = _combine(below)
-        self.found += [self._numeric_text_fault(*use) for use in self.texts.uses(node, below, relation)]
+        self.found += [
+            self._type_fault(use)
+            for use in self.texts.uses(node, below, relation)
+            if not use.warned or node.kind != "Sort" or node in self.limited
+        ]
         for place, expression, column in node.columns_made():
             later = self._expression_faults(
                 expression, relation, _roots(node.expressions("groupingExpressions"))
@@ -155,15 +160,25 @@ class _Search:
         columns = relation.output if relation is not None else ()
         return [fault for column in columns for fault in self.carried[column.id]]
 
-    def _numeric_text_fault(self, origin: tuple[str, str], words: str, calls: tuple[str, ...]) -> Fault:
-        name, column = origin
-        hint = f'F.col("{name}.{column}").cast("decimal(20,4)")'
+    def _type_fault(self, use: Use) -> Fault:
+        (name, column), kind = use.of, use.type
+        typed = kind.is_text or kind.of_elements
+        what = f"{name}.{column} is {kind.words}{'' if typed else ', text in the log'}, and {use.words}"
+        if use.warned:
+            hint = 'if that is meant, say collation="C"; otherwise order the rows where they are read'
+            return Fault("collation", what, hint, use.calls, name, column)
+        if "constant" in use.words:
+            hint = "leave out the blanks at its end" if kind.padded else "write it as Postgres prints it"
+            return Fault("text", what, hint, use.calls, name, column)
+        if typed:
+            return Fault("text", what, kind.hint, use.calls, name, column)
+        hint = f'F.col("{name}.{column}").cast("{kind.cast}")'
         if name in self.declared.states:
-            hint = f'{name}=State(…, cast={{"{column}": "decimal(20,4)"}})'
+            hint = f'{name}=State(…, cast={{"{column}": "{kind.cast}"}})'
         elif name in self.declared.results:
             hint += f", or already where projection {self.declared.results[name]} reads it"
-        what = f"{name}.{column} is numeric without a precision, text in the log, and {words}"
-        return Fault("text", what, f"say its type: {hint}", calls, name, column)
+        say = "say that its text is meant" if kind.cast == "string" else "say its type"
+        return Fault("text", what, f"{say}: {hint}", use.calls, name, column)
 
     def _function_faults(
         self, inner: Node, above: tuple[Node, ...], relation: PlanRelation, groups: list[Attribute]
@@ -197,7 +212,7 @@ class _Search:
                 ordered = _roots(inner.children[1:2])
                 by_value = root(inner.children[0]) in ordered or inner.fields.get("reverseOpt") is not None
                 return by_value or relation.is_unique([*groups, *ordered])
-            case "exact numbers":  # numeric text is a fault of its own
+            case "exact numbers":  # text that is read as a number is a fault of its own
                 floats = any(map(is_float, inner.children))
                 return not floats or not self.texts.numbers.isdisjoint(inner.walk())
             case _:
@@ -228,6 +243,18 @@ class _Search:
                 elif column.name not in self.declared.tolerance:
                     more = f', or say how much a float may differ: tolerance={{"{column.name}": 1e-6}}'
                     self.found.append(replace(fault, hint=fault.hint + more, column=column.name))
+
+
+def _limited_sorts(proof: Proof) -> frozenset[Node]:
+    """Sorts that decide which rows a limit takes. Any other order of rows says nothing of a result with a key."""
+    found = set()
+    for node in proof.relations:
+        if node.kind in ("GlobalLimit", "LocalLimit", "Offset", "Tail"):
+            below = node.children[0]
+            while below.kind in ("GlobalLimit", "LocalLimit", "Offset", "Project", "SubqueryAlias"):
+                below = below.children[0]
+            found.add(below)
+    return frozenset(found)
 
 
 def _unstable_of(inner: Node) -> Unstable | None:

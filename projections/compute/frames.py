@@ -17,6 +17,7 @@ from tailrace.eventstore.state.assembly import ERASED
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.state import readable_states
 from tailrace.eventstore.storage import Storage
+from tailrace.projections.compute.char_padding import unpad, unpad_changes
 from tailrace.projections.compute.compute import define, keyed_frame
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, ReadPlan
 from tailrace.projections.definition.model import Input, Projection, State
@@ -114,13 +115,15 @@ def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     for batch in batches:
         for unit in batch.column(0).to_pylist():
             storage, planned, share = pickle.loads(unit)
-            for table in _read_buckets(storage, planned, share):
+            for table in read_buckets(storage, planned, share):
                 yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def _read_buckets(storage: Storage, planned: Planned, share: range) -> Iterator[pa.Table]:
+def read_buckets(storage: Storage, planned: Planned, share: range) -> Iterator[pa.Table]:
+    """Rows of an input as projections see them; of changes the ``share`` is one of partitions."""
     if isinstance(planned, StateInput):
-        yield from readable_states(storage, planned, share)
+        columns = planned.selected_columns
+        yield from (unpad(rows, columns) for rows in readable_states(storage, planned, share))
     elif isinstance(planned, ResultInput):
         yield from (planned.read(storage, bucket) for bucket in share)
     else:
@@ -136,7 +139,7 @@ def read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.
             pieces.append(
                 _event_rows(table, planned) if planned.as_events else _unify(table, version, planned)
             )
-    return pa.concat_tables(pieces)
+    return unpad_changes(pa.concat_tables(pieces), planned.target.columns)
 
 
 def _event_rows(table: pa.Table, planned: ChangesInput) -> pa.Table:

@@ -32,6 +32,7 @@ def projection(
     trust: bool = False,
     tolerance: Mapping[str, float] | None = None,
     freshness: str | float | None = None,
+    collation: str = "",
     **inputs: Input,
 ) -> Callable[[Callable[..., Any]], Projection]:
     """Make a projection of a function from DataFrames to one DataFrame.
@@ -39,7 +40,7 @@ def projection(
     ``key`` names the columns of the result that identify its rows, ``sink`` is where the rows go, and every other
     argument is an input: the function has a parameter of the same name and gets a DataFrame there. A parameter ``now``
     gets the commit time of the position. ``freshness``, seconds or text ("10min"), is how old the result may be:
-    ``tailrace run`` schedules by it.
+    ``tailrace run`` schedules by it. ``collation="C"`` says that texts are meant to be ordered by their bytes.
 
         @projection(key="customer_id", sink=PostgresTable("mart", "customer_totals"),
                     customers=State("shop.public.customers", affects={"customer_id": "id"}),
@@ -62,6 +63,7 @@ def projection(
             trust=trust,
             tolerance=tolerances,
             freshness=freshness,
+            collation=collation,
             wants_now=NOW in inspect.signature(function).parameters,
             module=function.__module__,
             file=relative_path(code.co_filename),

@@ -141,6 +141,9 @@ class Projection:
     """Absolute difference up to which two values of a floating-point column count as equal, by column."""
     freshness: str | float | None = None
     """How old the result may be: seconds, or a text as ``10min``. ``tailrace run`` schedules by it."""
+    collation: str = ""
+    """``C``: texts are meant to be ordered by their bytes, whatever the collation of their columns. Without it
+    ``check`` warns where that order matters and is not the source's."""
     wants_now: bool = False
     """Whether the function has a parameter ``now``."""
     module: str = ""

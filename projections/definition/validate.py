@@ -62,6 +62,7 @@ def _argument_mistakes(defined: Projection) -> Iterator[tuple[str, _Mistakes]]:
     yield "sink", wrong_values(defined.sink)
     yield "tolerance", _tolerance_mistakes(defined.tolerance)
     yield "trust", _trust_mistakes(defined.trust)
+    yield "collation", _collation_mistakes(defined.collation)
 
 
 def _tolerance_mistakes(given: object) -> _Mistakes:
@@ -77,6 +78,14 @@ def _tolerance_mistakes(given: object) -> _Mistakes:
 def _trust_mistakes(given: object) -> _Mistakes:
     if not isinstance(given, bool):
         yield f"its trust is {describe_value(given)}", "say trust=True, or leave it out"
+
+
+def _collation_mistakes(given: object) -> _Mistakes:
+    if given not in ("", "C"):
+        yield (
+            f"its collation is {describe_value(given)}",
+            'the order of bytes is collation="C"; there is no other',
+        )
 
 
 def _declaration_mistakes(defined: Projection) -> _Mistakes:

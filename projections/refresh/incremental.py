@@ -30,11 +30,11 @@ from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import ChangedKeys, TooLarge, changed_keys
 from tailrace.projections.analysis.guards import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
+from tailrace.projections.compute.char_padding import unpad
 from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema
 from tailrace.projections.compute.frames import frames, local_frame, read_changes
 from tailrace.projections.compute.read_plan import (
     ChangesInput,
-    Planned,
     plan_changes,
     plan_reads,
     require_changes,
@@ -190,10 +190,13 @@ def _keys_by_state(
     step: StepInput, source: State, name: str, path: Path, window: RefreshWindow
 ) -> list[KeySet]:
     """The keys that changed rows of a table take part in."""
-    changed = _changed_keys(step, source, window.now.plan_of(name), window)
+    planned = window.now.plan_of(name)
+    assert isinstance(planned, StateInput), "the source is a State"
+    changed = _changed_keys(step, source, planned, window)
     columns = path.columns if isinstance(path, Direct) else path.own
     if changed.cells is not None and set(columns) <= set(changed.cells):
-        rows = pa.table({column: changed.cells[column] for column in columns})
+        cells = pa.table({column: changed.cells[column] for column in columns})
+        rows = unpad(cells, planned.target.columns)
         return _keys_by_own_columns(name, path, rows, window)
     return [
         side.keys_of(name, side.rows_by_source_key(name, changed.hashes, changed.cells))
@@ -224,12 +227,11 @@ def _keys_by_own_columns(name: str, path: Path, rows: pa.Table, window: RefreshW
     return [side.keys_of(name, rows) for side in ends]
 
 
-def _changed_keys(step: StepInput, source: State, planned: Planned, window: RefreshWindow) -> ChangedKeys:
+def _changed_keys(step: StepInput, source: State, planned: StateInput, window: RefreshWindow) -> ChangedKeys:
     store = step.ctx.store
     refs = store.segments(source.topic_id, window.cut, window.from_epoch)
     if sum(ref.rows for ref in refs) > _CHANGES_MAX:
         raise NotIncremental(f"more than {_CHANGES_MAX:,} rows of {source.topic_id} changed", "size")
-    assert isinstance(planned, StateInput), "the source is a State"
     changed = changed_keys(store.storage, refs, planned.versions, planned.target)
     if changed.truncated:
         raise NotIncremental(f"{source.topic_id} was truncated", "input")

@@ -15,12 +15,13 @@ from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import Matches, TooLarge, find_keys, state_of_keys
 from tailrace.eventstore.state.row_layout import Ints
+from tailrace.projections.compute.char_padding import is_padded, unpad, unpad_cells
 from tailrace.projections.compute.frames import read_changes, shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.difference import HASH
-from tailrace.projections.generations.key_set import KeySet
+from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.generations.result_input import ResultInput
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Inputs:
         key = planned.target.key
         if tuple(column.name for column in key) == tuple(columns) and _has_log_hashes(key):
             return self._state(name, wanted.hashes, names, wanted.matches)
-        hashes = find_keys(self._store.storage, planned, columns, wanted.matches)
+        hashes = find_keys(self._store.storage, planned, columns, _as_projected(planned, columns, wanted))
         rows = self._state(name, hashes, names)
         return rows.filter(pa.array(wanted.matches(self._values(name, rows, columns))))
 
@@ -135,7 +136,8 @@ class Inputs:
         assert isinstance(planned, StateInput)
         columns = tuple(column for column in planned.columns if column in names)
         narrow = replace(planned, columns=columns)
-        return state_of_keys(self._store.storage, narrow, hashes, _HISTORY_FACTOR * self._limit_bytes, keys)
+        rows = state_of_keys(self._store.storage, narrow, hashes, _HISTORY_FACTOR * self._limit_bytes, keys)
+        return unpad(rows, narrow.selected_columns)
 
     def _result_rows_by_hash(self, planned: ResultInput, hashes: Ints) -> pa.Table:
         wanted = pa.array(hashes)
@@ -182,4 +184,26 @@ class Inputs:
 
 def _has_log_hashes(key: Sequence[Column]) -> bool:
     """Whether the log has hashed the texts that a ``KeySet`` of these columns hashes."""
-    return all(pa.types.is_integer(column.arrow) or pa.types.is_string(column.arrow) for column in key)
+    return all(
+        pa.types.is_integer(column.arrow) or (pa.types.is_string(column.arrow) and not is_padded(column))
+        for column in key
+    )
+
+
+def _as_projected(planned: StateInput, names: Sequence[str], wanted: KeySet) -> Matches:
+    """Which cells of the log have one of the keys, which are as projections see them."""
+    padded = [column is not None and is_padded(column) for column in map(planned.target.column, names)]
+    if not any(padded):
+        return wanted.matches
+
+    def matches(cells: Sequence[pa.Array]) -> Mask:
+        plain = [
+            unpad_cells(_chunked(each)) if pad else each for each, pad in zip(cells, padded, strict=True)
+        ]
+        return wanted.matches(plain)
+
+    return matches
+
+
+def _chunked(cells: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    return cells if isinstance(cells, pa.ChunkedArray) else pa.chunked_array([cells])

@@ -104,6 +104,7 @@ class _HeaderForm(_Strict):
     trust: bool = False
     tolerance: dict[str, float] = {}
     freshness: str | float | None = None
+    collation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Header:
     trust: bool
     tolerance: Mapping[str, float]
     freshness: str | float | None
+    collation: str
     lines: Mapping[str, int]
 
 
@@ -176,6 +178,7 @@ class HeaderReader:
             trust=header.trust,
             tolerance=header.tolerance,
             freshness=header.freshness,
+            collation=header.collation,
             lines={name: self._line(("inputs", name), first) for name in inputs},
         )
 

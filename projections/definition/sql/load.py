@@ -92,6 +92,7 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
         trust=header.trust,
         tolerance=header.tolerance,
         freshness=header.freshness,
+        collation=header.collation,
         wants_now=NOW in arguments,
         module="",
         file=parsed.file,

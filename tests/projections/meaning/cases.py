@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ _IN_POSTGRES = {
 }
 """Postgres does not have min and max for every type that has an order, and prints padded texts with their padding."""
 _EVERY = 5
+_ARRAY = re.compile(r"array\[(.*?)\](::char\(3\)\[\])?")
 
 
 def cases(*, all_forms: bool = True) -> Iterator[Case]:
@@ -51,10 +53,10 @@ def cases(*, all_forms: bool = True) -> Iterator[Case]:
                 continue
             columns = ("id", kind.name, f"{kind.name}_2") if "{d}" in query else ("id", kind.name)
             in_postgres = _IN_POSTGRES.get(form, query)
-            yield Case(f"{kind.name} {form}", columns, _fill(query, kind), _fill(in_postgres, kind))
+            in_spark = _ARRAY.sub(r"array(\1)", _fill(query, kind))
+            yield Case(f"{kind.name} {form}", columns, in_spark, _fill(in_postgres, kind))
 
 
 def _fill(query: str, kind: Kind) -> str:
     name = kind.name
-    printed = f"{name}::text" if kind.padded else name
-    return query.format(c=name, d=f"{name}_2", l=kind.literal, m=kind.other, printed=printed)
+    return query.format(c=name, d=f"{name}_2", l=kind.literal, m=kind.other, printed=kind.printed)

@@ -33,8 +33,10 @@ class Kind:
     other: str
 
     @property
-    def padded(self) -> bool:
-        return self.name in ("padded", "d_coded")
+    def printed(self) -> str:
+        """A value as a projection shows it, in Postgres: without its padding."""
+        casts = {"padded": "::text", "d_coded": "::text", "padded_list": "::text[]"}
+        return self.name + casts.get(self.name, "")
 
 
 def kind(name: str, type_: str, values: str, others: str, literal: str, other: str = "") -> Kind:
@@ -154,7 +156,7 @@ KINDS = [
          "{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}|{}|{NULL}|{00000000-0000-0000-0000-000000000000}|∅|{}|{}|{}",
          "{A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11}|{}|{NULL}|{00000000-0000-0000-0000-000000000001}|∅|∅|{}|{}", "'{}'"),
     kind("padded_list", "char(3)[]", "{a,b}|{a}|{B}|{A}|∅|{}|{NULL}|{abc}",
-         "{a,b}|{a,b}|{b}|{A}|{}|{}|{NULL}|∅", "array['a']", "array['abc']"),
+         "{a,b}|{a,b}|{b}|{A}|{}|{}|{NULL}|∅", "array['a']::char(3)[]", "array['abc']::char(3)[]"),
     kind("spot", "point", "(0,0)|(1,2)|(10,0)|(9,0)|∅|(-0,0)|(1,1)|(2,2)",
          "(0,0)|(1,2)|(9,0)|(10,0)|(0,0)|(0,0)|∅|(2,2)", "'(1,2)'"),
     kind("lexemes", "tsvector", "a b|b a|a|B|∅||a:1|a:2", "b a|a b|a|b|∅||a:1|a:1", "'a b'", "'b a'"),

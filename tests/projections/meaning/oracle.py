@@ -15,12 +15,11 @@ from psycopg import sql
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.postgres_text import postgres_texts
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.state import readable_states
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, State
 from tailrace.projections.analysis.analyse import analyse
 from tailrace.projections.compute.compute import define
-from tailrace.projections.compute.frames import local_frame, shown_columns
+from tailrace.projections.compute.frames import local_frame, read_buckets, shown_columns
 from tailrace.projections.compute.read_plan import plan_input
 from tailrace.projections.definition.sql.load import load_sql
 from tests.projections.meaning.cases import Case
@@ -124,7 +123,7 @@ class Projected:
             planned = plan_input(self.store, source, self.store.cut())
             assert isinstance(planned, StateInput)
             shown = shown_columns(planned, source)
-            pieces = readable_states(self.store.storage, planned, range(planned.buckets))
+            pieces = read_buckets(self.store.storage, planned, range(planned.buckets))
             rows = pa.concat_tables([piece.select(shown) for piece in pieces])
             self._frames[columns] = local_frame(self.spark, defined, "t", rows).coalesce(1).alias("t")
         return self._frames[columns]
