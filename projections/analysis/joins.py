@@ -198,6 +198,11 @@ def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]
     assert isinstance(left.rows, Spread) and isinstance(right.rows, Spread)
     if left.rows.domain == right.rows.domain:
         ours, theirs = _holders(left, left.rows), _holders(right, right.rows)
+        if ours == theirs and len(_inputs(left).split(", ")) == 1:
+            return (
+                f"{_inputs(left)} is joined with itself, so that rows of different keys meet",
+                _second_input(sides),
+            )
         return (
             f"rows of different keys meet: the join does not demand {ours} = {theirs}",
             "add that to its condition; for rows of other keys declare the input again, affects=Through(…)",
@@ -209,6 +214,21 @@ def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]
         f"rows of {_inputs(linked)} are found through {of}, but not joined with the {', '.join(columns)} of it"
         " that the key came by, or kept when nothing matches",
         f"join them with {', '.join(f'{of}.{column}' for column in columns)} beside its key, or correct Through",
+    )
+
+
+def _second_input(sides: JoinSides) -> str:
+    """What to do about a join of an input with itself: the other side's rows are found through this side's."""
+    name = _inputs(sides.left)
+    links = [
+        f"{sides.right.origins[other].column} = {name}.{sides.left.origins[one].column}"
+        for one, other in sides.pairs()
+        if one in sides.left.origins and other in sides.right.origins
+    ]
+    by = f" by {' and '.join(links)}" if links else ""
+    return (
+        f"declare its table once more under another name, with an affects that goes through {name}{by}, and join that"
+        " one; or without affects, then each change leads to a full refresh"
     )
 
 

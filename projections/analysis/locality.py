@@ -243,10 +243,23 @@ class _Walk:
             if partition
             else "a window without partitionBy spans all rows"
         )
-        rows = self._kept_apart(node, below, held, words)
+        rows = self._kept_apart(node, below, held, words, self._window_hint(below, partition, held))
         return PlanRelation((*below.output, *_columns(added)), rows, below.origins, below.unique)
 
-    def _kept_apart(self, node: Node, below: PlanRelation, held: Iterable[Attribute], words: str) -> Rows:
+    def _window_hint(self, below: PlanRelation, partition: Sequence[Node], held: Sequence[Attribute]) -> str:
+        """What to do about a window that spans keys: with the key among its columns it would compute something else."""
+        if not partition or len(held) < len(partition):
+            return f"partition it by the key ({self._key_words(below)}), or follow no key: it is computed in full"
+        columns = _name_list(partition)
+        key = ", ".join(dict.fromkeys((*columns.split(", "), *self.lineage.key)))
+        return (
+            f"follow {columns}: key=({key}), with affects that name {columns} alone;"
+            f" to partition it by {self._key_words(below)} as well would give another result"
+        )
+
+    def _kept_apart(
+        self, node: Node, below: PlanRelation, held: Iterable[Attribute], words: str, hint: str = ""
+    ) -> Rows:
         """The rows below, when these attributes tell their keys apart."""
         rows, attributes = below.rows, frozenset(held)
         if isinstance(rows, Spread) and rows.restrict_to(attributes) is None:
@@ -254,7 +267,7 @@ class _Walk:
                 words += ": it is NULL in rows that an outer join keeps"
             self._refuse(
                 node, below, words,
-                f"carry the key along: {self._key_words(below)} has to be among these columns",
+                hint or f"carry the key along: {self._key_words(below)} has to be among these columns",
             )  # fmt: skip
             return UnknownRows()
         return rows
@@ -373,7 +386,8 @@ class _Walk:
                     found.rows, UnknownRows
                 ):
                     self._refuse(node, found, "a subquery looks at rows of all keys",
-                                 "write it as a join that has the key on both sides")  # fmt: skip
+                                 "write it as a join on the key: EXISTS and IN as a semi join (LEFT SEMI JOIN), NOT"
+                                 " EXISTS as an anti join (LEFT ANTI JOIN)")  # fmt: skip
 
     def _refuse(self, node: Node, below: PlanRelation, what: str, hint: str) -> None:
         if not isinstance(below.rows, UnknownRows):

@@ -19,11 +19,19 @@ _KEY_COLUMNS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
+class NotFound:
+    """Why nothing was found for an input, and how to write the query so that something is ("": no other way)."""
+
+    why: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DerivedAffects:
-    """``affects`` of the inputs in question; ``missing`` are those without one, each with the reason."""
+    """``affects`` of the inputs in question; ``missing`` are those without one."""
 
     affects: Mapping[str, Affects]
-    missing: Mapping[str, str]
+    missing: Mapping[str, NotFound]
 
 
 def derive(
@@ -36,11 +44,35 @@ def derive(
     try:
         result = walk.query(query, {})
     except NotDerived as error:
-        return DerivedAffects({}, dict.fromkeys(wanted, str(error)))
+        return DerivedAffects({}, dict.fromkeys(wanted, NotFound(str(error))))
     traced = {name: walk.key_column(result, name) for name in key[:_KEY_COLUMNS_MAX]}
     found = _KeyChoice(walk, {name: places for name, places in traced.items() if places}, key, inputs, wanted)
     best = found.best()
-    return DerivedAffects(best, {name: found.reason(name) for name in wanted if name not in best})
+    missing = {name: _only_tested(query, name) or found.reason(name) for name in wanted if name not in best}
+    return DerivedAffects(best, missing)
+
+
+def _only_tested(query: exp.Query, name: str) -> NotFound | None:
+    """What to say of an input that is read inside EXISTS or IN alone; None for any other."""
+    tests = []
+    for table in query.find_all(exp.Table):
+        if table.name.lower() == name.lower():
+            test = table.find_ancestor(exp.Exists, exp.In)
+            if test is None:
+                return None
+            tests.append(test)
+    if not tests:
+        return None
+    words = "IN" if isinstance(tests[0], exp.In) else "EXISTS"
+    if not isinstance(tests[0].parent, exp.Not):
+        join = "SEMI"
+    else:
+        words, join = f"NOT {words}", "ANTI"
+    caution = ", where that is never NULL" if words == "NOT IN" else ""
+    return NotFound(
+        f"it is read inside {words}, of which no key follows",
+        f"write {words} as a join: LEFT {join} JOIN {name} ON the columns that it compares{caution}",
+    )
 
 
 @dataclass(slots=True)
@@ -145,11 +177,16 @@ class _KeyChoice:
                     )
         return [(self.walk.readings[number], tuple(sorted(on.items()))) for number, on in found.items()]
 
-    def reason(self, name: str) -> str:
+    def reason(self, name: str) -> NotFound:
         """Why nothing was found for an input."""
         if not self.traced:
-            return f"the key ({', '.join(self.key)}) is no column of an input as it is"
+            return NotFound(f"the key ({', '.join(self.key)}) is no column of an input as it is")
         readings = len(self._readings(name))
         if readings > 1:
-            return f"it is read in {readings} places, which do not lead to the key by the same columns"
-        return "no column of it is set equal to the key, or to a column of an input that leads there"
+            return NotFound(
+                f"it is read in {readings} places, which do not lead to the key by the same columns",
+                f"declare its table once more, inputs.other_{name}, and read other_{name} in one of these places",
+            )
+        return NotFound(
+            "no column of it is set equal to the key, or to a column of an input that leads there"
+        )

@@ -19,7 +19,7 @@ from sqlglot.errors import ParseError, TokenError
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import NOW, Affects, Projection
 from tailrace.projections.definition.source import relative_path
-from tailrace.projections.definition.sql.derive import derive
+from tailrace.projections.definition.sql.derive import NotFound, derive
 from tailrace.projections.definition.sql.header import EVERYTHING, Header, HeaderReader
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
@@ -108,17 +108,18 @@ def _with_affects(defined: Projection, affects: Mapping[str, Affects]) -> Projec
     return replace(defined, inputs=inputs)
 
 
-def _missing_affects(defined: Projection, header: Header, name: str, why: str) -> DefinitionFinding:
+def _missing_affects(defined: Projection, header: Header, name: str, missing: NotFound) -> DefinitionFinding:
     other = next(
         (each for each, source in defined.inputs.items() if source.affects is not None), "other_input"
     )
     columns = ", ".join(f'{column} = "its column"' for column in defined.key)
+    remedy = f"{missing.remedy}; or " if missing.remedy else ""
     hint = (
-        f"write it: inputs.{name}.affects = {{ {columns} }}; or, where its rows belong to those of another input,"
-        f' {{ through = "{other}", on = {{ "its column" = "column there" }} }}; or "{EVERYTHING}":'
+        f"{remedy}write it: inputs.{name}.affects = {{ {columns} }}; or, where its rows belong to those of another"
+        f' input, {{ through = "{other}", on = {{ "its column" = "column there" }} }}; or "{EVERYTHING}":'
         " then each change of it leads to a full refresh"
     )
-    what = f"input {name!r}: which keys its rows affect does not follow from the query: {why}"
+    what = f"input {name!r}: which keys its rows affect does not follow from the query: {missing.why}"
     return DefinitionFinding("fail", what, hint, f"{defined.file}:{header.lines[name]}", name)
 
 

@@ -261,6 +261,30 @@ def test_rows_whose_plan_is_not_told_prove_nothing(analysed: Analyse, case: str)
     assert found.not_local[0].place.startswith("tests/projections/analysis/test_locality.py:")
 
 
+orders_by_id = State(ORDERS, affects="id")
+earlier_orders = State(ORDERS, affects=Through("orders", {"id": "product_id"}))
+
+
+@projection(key="id", sink=LAKE, orders=orders_by_id)
+def with_itself(orders: DataFrame) -> DataFrame:
+    later, before = orders.alias("later"), orders.alias("before")
+    joined = later.join(before, F.col("later.product_id") == F.col("before.id"), "left")
+    return joined.select("later.id", F.col("before.amount").alias("amount"))
+
+
+@projection(key="id", sink=LAKE, orders=orders_by_id, earlier=earlier_orders)
+def with_its_table_again(orders: DataFrame, earlier: DataFrame) -> DataFrame:
+    joined = orders.join(earlier, orders.product_id == earlier.id, "left")
+    return joined.select(orders.id, earlier.amount)
+
+
+def test_a_self_join_is_told_how_to_name_the_other_side(analysed: Analyse) -> None:
+    (found,) = analysed(with_itself).not_local
+    assert found.what == "orders is joined with itself, so that rows of different keys meet"
+    assert "an affects that goes through orders by id = orders.product_id" in found.hint
+    assert analysed(with_its_table_again).reason is None
+
+
 @projection(key="customer_id", sink=LAKE, customers=customers_by_id, orders=by_customer)
 def groups_by_the_other_side(customers: DataFrame, orders: DataFrame) -> DataFrame:
     joined = customers.join(orders, customers.id == orders.customer_id, "left")

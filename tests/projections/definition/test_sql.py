@@ -238,6 +238,57 @@ def test_what_does_not_follow_is_asked_for_by_name_and_what_to_write_is_said(
     assert [written(of(query, given)).inputs[name].affects for name in names] == [None] * len(names)
 
 
+REMEDIES = {
+    "a self join": (
+        "SELECT a.id AS customer_id, b.amount FROM orders a LEFT JOIN orders b ON a.product_id = b.id",
+        "declare its table once more, inputs.other_orders, and read other_orders in one of these places",
+        "SELECT a.id AS customer_id, b.amount FROM orders a LEFT JOIN other_orders b ON a.product_id = b.id",
+    ),
+    "NOT EXISTS": (
+        "SELECT c.id AS customer_id FROM customers c WHERE NOT EXISTS"
+        " (SELECT 1 FROM orders o WHERE o.customer_id = c.id)",
+        "write NOT EXISTS as a join: LEFT ANTI JOIN orders ON the columns that it compares",
+        "SELECT c.id AS customer_id FROM customers c LEFT ANTI JOIN orders o ON o.customer_id = c.id",
+    ),
+    "IN": (
+        "SELECT c.id AS customer_id FROM customers c WHERE c.id IN (SELECT customer_id FROM orders)",
+        "write IN as a join: LEFT SEMI JOIN orders ON the columns that it compares",
+        "SELECT c.id AS customer_id FROM customers c LEFT SEMI JOIN orders o ON o.customer_id = c.id",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REMEDIES)
+def test_what_cannot_be_followed_as_it_is_written_is_told_with_what_can(
+    written: Written, analysed: Analyse, case: str
+) -> None:
+    query, remedy, instead = REMEDIES[case]
+    with gather_mistakes() as mistakes, pytest.raises(ValueError):
+        written(of(query))
+    (found,) = [mistake.finding for mistake in mistakes]
+    assert found.hint.startswith(f"{remedy}; or write it: inputs.orders.affects = ")
+    inputs = "\n".join(
+        f'inputs.{name} = "shop.public.{name.removeprefix("other_")}"'
+        for name in ("customers", "orders", "other_orders")
+        if re.search(rf"\b{name}\b", instead)
+    )
+    assert analysed(written(of(instead, inputs))).reason is None
+
+
+def test_a_running_total_is_followed_by_what_it_is_partitioned_by(
+    written: Written, analysed: Analyse
+) -> None:
+    query = (
+        "SELECT id, customer_id, sum(amount) OVER (PARTITION BY customer_id ORDER BY id) AS paid FROM orders"
+    )
+    (found,) = analysed(written(of(query, key='"id"'))).not_local
+    assert found.hint == (
+        "follow customer_id: key=(customer_id, id), with affects that name customer_id alone;"
+        " to partition it by orders.id as well would give another result"
+    )
+    assert analysed(written(of(query, key='["customer_id", "id"]'))).reason is None
+
+
 def test_a_derived_lineage_is_proved_on_the_plan_like_a_written_one(
     written: Written, analysed: Analyse
 ) -> None:
