@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 
 from tailrace.eventstore.catalog import group_tables as group_tables
 from tailrace.eventstore.catalog import roles, tables
@@ -131,6 +133,63 @@ def test_a_maintainer_keeps_the_log_in_order_and_cannot_append(owner: Store, as_
         repartition(store, ORDERS, 2)
     with permission_denied():
         writer(store).append(batch(999, orders=[("u", 1)]))
+
+
+def statements(name: str, columns: Sequence[str]) -> dict[str, str]:
+    """One that needs each privilege of a table, and would change nothing."""
+    updates = {f"UPDATE {column}": f'UPDATE {name} SET "{column}" = NULL WHERE false' for column in columns}  # noqa: S608
+    return updates | {
+        "SELECT": f"SELECT count(*) FROM {name} WHERE false",  # noqa: S608
+        "INSERT": f"INSERT INTO {name} SELECT * FROM {name} WHERE false",  # noqa: S608
+        "DELETE": f"DELETE FROM {name} WHERE false",  # noqa: S608
+        "TRUNCATE": f"TRUNCATE {name}",
+        "TRIGGER": f"CREATE TRIGGER t AFTER INSERT ON {name} EXECUTE FUNCTION tsvector_update_trigger()",
+        "ALTER": f"ALTER TABLE {name} ADD COLUMN mine int",
+        "DROP": f"DROP TABLE {name}",
+    }
+
+
+def declared(role: Role, table: str, columns: Sequence[str]) -> set[str]:
+    found = {"SELECT"}
+    for privilege, named in re.findall(r"(\w+)(?: \((.*?)\))?(?:, |$)", PRIVILEGES[role].get(table, "")):
+        updated = named.split(", ") if named else columns
+        found |= {f"UPDATE {column}" for column in updated} if privilege == "UPDATE" else {privilege}
+    return found
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_server_lets_a_role_do_what_is_declared_and_nothing_else(
+    owner: Store, as_: AS, role: Role
+) -> None:
+    """Every statement on every table there is: a new one may only be read until it is declared."""
+    store, schema = as_(role), owner.catalog.schema
+    query = """
+        SELECT table_name, array_agg(column_name::text) FROM information_schema.columns
+        WHERE table_schema = :schema GROUP BY table_name
+    """
+    with owner.catalog.read() as connection:
+        found = {str(name): columns for name, columns in connection.execute(text(query), {"schema": schema})}
+    assert found.keys() >= {*tables.metadata.tables}
+    others = (f"CREATE TABLE {schema}.mine (id int)", "CREATE SCHEMA mine", f"DROP SCHEMA {schema} CASCADE")
+    with store.catalog.write() as connection:
+
+        def may(statement: str) -> bool:
+            savepoint = connection.begin_nested()
+            try:
+                connection.execute(text(statement))
+            except ProgrammingError as error:
+                if not re.search("permission denied|must be owner", str(error)):
+                    raise
+                return False
+            finally:
+                savepoint.rollback()
+            return True
+
+        for table, columns in found.items():
+            asked = statements(f'{schema}."{table}"', columns)
+            allowed = {privilege for privilege, statement in asked.items() if may(statement)}
+            assert allowed == declared(role, table, columns), table
+        assert not any(map(may, others))
 
 
 def test_erasing_takes_writer_and_maintainer_and_who_is_not_both_is_refused_before(
