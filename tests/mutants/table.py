@@ -85,8 +85,8 @@ AREAS = (
         "fences",
         ("projections/sinks/contract.py", "projections/sinks/folder.py"),
         (
-            "tests/projections/sinks/test_folder.py", "tests/projections/sinks/parquet/test_*.py",
-            "tests/projections/sinks/redis/test_sink.py", "tests/projections/sinks/test_contract.py",
+            "tests/projections/sinks/test_target.py", "tests/projections/sinks/test_folder.py",
+            "tests/projections/sinks/parquet/test_*.py",
         ),
     ),
     *(
