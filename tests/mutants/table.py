@@ -22,8 +22,8 @@ AREAS = (
         "append",
         ("cdc/stream/append.py",),
         (
-            "tests/cdc/stream/test_quarantine.py", "tests/cdc/stream/test_streaming.py",
-            "tests/cdc/capture/test_capture.py", "tests/cdc/snapshot/test_load.py",
+            "tests/cdc/stream/test_append.py", "tests/cdc/snapshot/test_added_tables.py",
+            "tests/cdc/stream/test_quarantine.py",
         ),
     ),
     Area(
