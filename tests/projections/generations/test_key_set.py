@@ -36,6 +36,16 @@ def test_a_union_has_the_keys_of_all() -> None:
     assert not KeySet.of([pa.array([], pa.int64())]).matches([pa.array([1])]).any()
 
 
+def test_whether_rows_had_no_key_is_kept_and_is_not_of_the_keys_taken() -> None:
+    whole, some = KeySet.of([pa.array([1, 2])]), KeySet.of([pa.array([1, None]), pa.array(["a", "b"])])
+    assert (whole.nulls, some.nulls, len(some)) == (False, True, 1)
+    assert some.take([0]).nulls is False and some.take([0]).table.equals(some.table)
+    assert KeySet.union([whole, KeySet.of([pa.array([None], pa.int64())])]).nulls
+    assert not KeySet.union([whole, whole]).nulls
+    with pytest.raises(TypeError, match="a column of double is no key"):
+        KeySet.of([pa.array([1.5])])
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Callable
@@ -11,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.eventstore.errors import Fenced, NotOwner, UsageError
+from tailrace.eventstore.errors import Fenced, IntegrityError, NotOwner, UsageError
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.folder import GenerationsFolder, folder_problems, point, replace_file
 from tests.projections.sinks.parquet import test_sink as test_parquet_sink
 from tests.projections.sinks.search import test_sink as test_search_sink
-from tests.projections.sinks.sink_data import ANNA, fill, target
+from tests.projections.sinks.sink_data import ANNA, fence, fill, target
 
 
 @pytest.mark.parametrize("sink_at", [test_parquet_sink.sink_at, test_search_sink.sink_at])
@@ -98,7 +99,70 @@ def test_a_generation_that_was_half_removed_does_not_come_back(tmp_path: Path) -
         sink.promote(target(1), 7)
     with pytest.raises(UsageError, match="is live"):
         sink.drop(target(2))
-    sink.drop(target())
-    sink.drop(target())
+    for _ in range(2):
+        sink.drop(target())
+        assert not [path for path in folder.iterdir() if "g1" in path.name]
     assert (sink.owner(target()), sink.live("acme", "customer_totals")) == (None, 2)
-    assert not [path for path in folder.iterdir() if "g1" in path.name]
+
+
+class Plain(GenerationsFolder):
+    """A file names the generation that readers see."""
+
+    def live(self) -> int | None:
+        file = self.path / "live"
+        return int(file.read_text()) if file.exists() else None
+
+    def set_live(self, generation: int) -> None:
+        replace_file(self.path / "live", str(generation))
+
+
+def test_a_promotion_has_the_folder_alone_and_makes_none(tmp_path: Path) -> None:
+    folder = Plain("a folder", tmp_path, "acme", "totals")
+    with pytest.raises(UsageError, match="was never filled"):
+        folder.promote(target(), None, lambda of: None)
+    assert list(tmp_path.iterdir()) == []
+    folder.create(target())
+    with (
+        folder.promotion_lock(),
+        open(folder.path / ".promote.lock", "rb") as other,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    folder.promote(target(), None, lambda of: fence(of, 10))
+    assert folder.live() == 1
+
+
+def test_a_generation_s_name_is_on_the_disk_before_anything_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        fsync(fd)
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("no /proc tells which folder is synced")
+    folder = Plain("a folder", tmp_path, "acme", "totals")
+    monkeypatch.setattr(os, "fsync", noted)
+    folder.create(target())
+    assert synced[-1] == "totals"
+
+
+def test_no_link_leads_out_of_a_projection_s_folder(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", Plain("a folder", tmp_path / "lake", "acme", "totals")
+    outside.mkdir()
+    (outside / ".owner").write_text("log-1\n")
+    folder.path.mkdir(parents=True)
+    (folder.path / "g1").symlink_to(outside)
+    (folder.path / ".promote.lock").symlink_to(outside / "lock")
+    for use in (
+        lambda: folder.owner(1),
+        lambda: folder.create(target()),
+        lambda: folder.remove(1),
+        lambda: folder.promotion_lock().__enter__(),
+    ):
+        with pytest.raises(IntegrityError, match="leads out of"):
+            use()
+    assert [path.name for path in outside.iterdir()] == [".owner"]
