@@ -46,7 +46,6 @@ AREAS = (
         (
             "tests/eventstore/catalog/test_leases.py", "tests/eventstore/maintenance/test_workers.py",
             "tests/eventstore/catalog/test_clocks.py",
-            "tests/eventstore/maintenance/files/test_merge.py",
         ),
     ),
     Area(
@@ -68,7 +67,6 @@ AREAS = (
         ("eventstore/state/key_lookup.py", "projections/generations/key_set.py"),
         (
             "tests/projections/generations/test_key_set.py", "tests/eventstore/state/test_key_lookup.py",
-            "tests/projections/refresh/test_incremental.py",
         ),
     ),
     Area(
