@@ -77,7 +77,7 @@ AREAS = (
     Area(
         "fences",
         ("projections/refresh/apply.py",),
-        ("tests/projections/refresh/test_resume.py",),
+        ("tests/projections/refresh/test_apply.py",),
     ),
     Area(
         "fences",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.metadata import quarantine
+from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
+from tailrace.eventstore.metadata.refused_messages import refused_messages
 from tailrace.eventstore.model.epoch import EpochBatch, QuarantinedTopic
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
@@ -138,8 +141,8 @@ def test_the_thread_appends_what_was_handed_over_until_it_is_closed(store: Store
     last = rig.stream.transaction(A.relation, insert(A, 1))
     handover.put(rig.stream.block())
 
-    def closing(topic: int = 0) -> None:
-        done(topic)
+    def closing(durable_lsn: int) -> None:
+        done(durable_lsn)
         handover.close()
 
     done, handover.task_done = handover.task_done, closing  # type: ignore[method-assign]
@@ -245,12 +248,31 @@ def test_a_version_begins_with_its_ddl_whether_or_not_rows_follow(store: Store) 
     assert rig.ids(A) == [1] and store.schemas(B.topic)[-1].version == 1
 
 
+def test_a_change_of_names_is_reported_with_what_reads_them(store: Store) -> None:
+    need = InputNeed(A.topic.text, "changes", 0)
+    number = store.derived.create_generation(
+        NewGeneration("totals", "f", "{}", ("id",), b"", 1, 1, inputs=[need])
+    )
+    store.derived.promote("totals", number, None)
+    rig = rig_of(store)
+    renamed = replace(WIDER, columns=[A.columns[0], ("m", INT4, -1, False)])
+    for table in (WIDER, renamed):
+        rig.stream.transaction(rig.signed(trigger_message(table)))
+        rig.give()
+    added, renames = rig.progress.status().messages
+    assert added == "shop.public.a has schema version 2: column added"
+    assert re.fullmatch(
+        "shop.public.a has schema version 3: .* \\(n is m now\\); it is read by .*totals.*", renames
+    )
+
+
 def test_a_message_that_nobody_signed_is_counted_and_changes_nothing(store: Store) -> None:
     rig = rig_of(store)
     rig.stream.transaction(trigger_message(WIDER), A.relation, insert(A, 1))
     rig.give()
     assert rig.ids(A) == [1] and [schema.version for schema in store.schemas(A.topic)] == [1]
     assert sum(count for _, count in rig.progress.status().refused) == 1
+    assert [each.number for each in refused_messages(store.catalog, SOURCE)] == [1]
 
 
 def test_a_command_that_the_trigger_could_not_describe_is_reported(store: Store) -> None:

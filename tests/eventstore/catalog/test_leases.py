@@ -127,7 +127,7 @@ def test_a_lease_is_renewed_and_only_while_it_is_its_own(
 
 
 @one_catalog
-def test_a_lease_that_could_not_be_given_back_keeps_its_own_process_out_no_more(
+def test_a_lease_that_is_over_or_could_not_be_given_back_keeps_nobody_waiting(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "time", None)  # nothing is waited for
@@ -136,8 +136,9 @@ def test_a_lease_that_could_not_be_given_back_keeps_its_own_process_out_no_more(
         row = connection.execute(select(tables.leases)).one()
     with store.catalog.write() as connection:
         connection.execute(insert(tables.leases).values(row._asdict()))
-    with leases.work_lease(store.catalog, what, "run"):
-        assert names(store) == {"run:a"}
+    leave(store, "run:b", leases.WORKER, ends=0)
+    with leases.work_lease(store.catalog, {"run:b": "b", **what}, "run"):
+        assert names(store) == {"run:a", "run:b"}
 
 
 @one_catalog
