@@ -80,6 +80,8 @@ def _plan_live(
     try:
         decided = _plan_step(ctx, projection, live, cut, waits)
         if not isinstance(decided, Nothing):
+            for topic in projection.topics:
+                ctx.store.require_complete(topic, cut)
             require_changes(ctx.store, str(live), live.projection, live.inputs)
     except IncompleteTopic as error:
         return Nothing(error.message)

@@ -10,19 +10,24 @@ import pytest
 
 from tailrace.cli.projection.status import projection_statuses
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.maintenance.retire import retire
 from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.model.epoch import EpochBatch
+from tailrace.eventstore.model.info import DROPPED
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.refresh.plan import Nothing
+from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.runner import run
 from tailrace.projections.sinks.open import open_reader as open_sink_reader
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import rows_of
-from tests.projections.shoplog import TABLES, ShopLog
+from tests.projections.shoplog import TABLES, ShopLog, topic
 
 LAKE = """
     from tailrace.projections import ParquetFolder, State, projection
@@ -122,6 +127,25 @@ def test_a_first_build_that_fails_whenever_it_is_tried_takes_one_number_and_no_a
     assert not failed.frozen, "it is not one that would be refreshed"
     (built,) = refresh(mended)
     assert (built.status, built.generation) == ("done", 1)
+
+
+def test_what_reads_a_dropped_table_is_broken_and_does_not_wait(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy(KEYLESS.replace(".groupBy", ".dropna().groupBy"))
+    refresh(ctx)
+    shop.commit({"customers": [("c", customer("y"))]})
+    shop.lsn += 10
+    dropped = EpochBatch(
+        "shop", shop.lsn, shop.lsn + 1, shop.lsn + 1, suspends=[(topic("customers"), DROPPED)]
+    )
+    shop.writer.append(dropped)
+    (found,) = refresh(ctx)
+    assert found.status == "failed" and "its table was dropped" in found.reason
+    assert found.error is not None and "take it out of what reads it" in found.error.hint
+    (planned,) = plans(ctx)
+    assert isinstance(planned.plan, Nothing) and "take it out of what reads it" in planned.plan.reason
+    retire(shop.store, topic("customers"))
+    (found,) = refresh(ctx)
+    assert found.status == "failed" and "retired" in found.reason
 
 
 FLOATS = """
