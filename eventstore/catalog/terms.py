@@ -26,6 +26,7 @@ FILE_NAME = re.compile(
     r"\.(parquet|frames)(\.partial)?"
 )
 """Names of the log's files: a source's writer gives its term alone, others their name, too."""
+_NUMBERS = re.compile(r"-[0-9a-f]{32}([0-9a-f]{16})([0-9a-f]{16})\.parquet$")
 
 
 def new_file(folder: str, writer: str, term: int) -> str:
@@ -33,9 +34,16 @@ def new_file(folder: str, writer: str, term: int) -> str:
     return f"{folder}/{writer}-t{term}-{uuid.uuid4().hex}"
 
 
-def new_parquet(folder: str, writer: str, term: int) -> str:
-    """The name of a Parquet file."""
-    return f"{new_file(folder, writer, term)}.parquet"
+def new_parquet(folder: str, writer: str, term: int, of: tuple[int, int] | None = None) -> str:
+    """The name of a Parquet file. ``of``: two numbers that it tells of the file (``numbers_of``)."""
+    more = "" if of is None else f"{of[0]:016x}{of[1]:016x}"
+    return f"{new_file(folder, writer, term)}{more}.parquet"
+
+
+def numbers_of(path: str) -> tuple[int, int] | None:
+    """The numbers that a file's name tells; None when it tells none."""
+    found = _NUMBERS.search(path)
+    return None if found is None else (int(found[1], 16), int(found[2], 16))
 
 
 def begin(catalog: Catalog, name: str) -> int:

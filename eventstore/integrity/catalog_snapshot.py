@@ -13,6 +13,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.projection_steps import steps_of
 from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PartitionRange
 from tailrace.eventstore.model.topic import TopicId
 
@@ -41,13 +42,17 @@ class Topic:
     ends: Sequence[int]
     partitioning: Partitioning
     lineage: AnyRow | None
+    start_epoch: int
+    schemas: Mapping[int, TopicSchema]
     segments: list[AnyRow] = field(default_factory=list)
+    runs: list[AnyRow] = field(default_factory=list)
+    archived: list[AnyRow] = field(default_factory=list)
     tiles: list[Tile] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A file that the catalog names beside segments: epochs, state runs, kept frames, derived runs."""
+    """A file that the catalog names: kept frames and derived runs, which have no rows of the log, or any other."""
 
     path: str
     checksum: str
@@ -72,6 +77,7 @@ class CatalogSnapshot:
         """Every path that must be there."""
         found = {row.path for topic in self.topics.values() for row in topic.segments}
         found.update(row.path for row in self.epoch_files)
+        found.update(row.path for topic in self.topics.values() for row in topic.runs)
         found.update(other.path for other in self.others)
         return found
 
@@ -90,6 +96,11 @@ def take(connection: Connection) -> CatalogSnapshot:
         topic.segments.append(row)
         ranges = segment_index.ranges_from_json(row.ranges)
         topic.tiles.append(Tile(row.path, row.first_row, row.rows, row.first_epoch, row.last_epoch, ranges))
+    runs, archived = tables.state_runs, tables.archived
+    for row in connection.execute(select(runs).order_by(runs.c.epoch, runs.c.number)):
+        topics[row.topic_id].runs.append(row)
+    for row in connection.execute(select(archived).order_by(archived.c.first_row)):
+        topics[row.topic_id].archived.append(row)
     epochs = connection.execute(select(tables.epochs).order_by(tables.epochs.c.epoch)).all()
     for row in epochs:
         for part in segment_index.parts_from_json(row.parts):
@@ -128,10 +139,14 @@ def topics_of(connection: Connection) -> dict[int, Topic]:
             tables.topics.c.partitioning,
             offsets.c.next_offsets,
             offsets.c.whole_from,
+            offsets.c.start_epoch,
         )
         .join(offsets, offsets.c.topic_id == tables.topics.c.id)
         .order_by(tables.topics.c.name)
     )
+    schemas: dict[int, dict[int, TopicSchema]] = {}
+    for row in connection.execute(select(tables.topic_schemas)):
+        schemas.setdefault(row.topic_id, {})[row.version] = TopicSchema.from_json(row.definition)
     entries = {row.topic_id: row for row in connection.execute(select(lineage))}
     return {
         row.id: Topic(
@@ -141,15 +156,15 @@ def topics_of(connection: Connection) -> dict[int, Topic]:
             json.loads(row.next_offsets),
             Partitioning.from_json(row.partitioning),
             entries.get(row.id),
+            row.start_epoch,
+            schemas.get(row.id, {}),
         )
         for row in connection.execute(query)
     }
 
 
 def _other_files(connection: Connection, steps: Collection[AnyRow]) -> Iterator[NamedPath]:
-    runs, kept = tables.state_runs, tables.kept_frames
-    for row in connection.execute(select(runs.c.path, runs.c.checksum, runs.c.bytes)):
-        yield NamedPath(row.path, row.checksum, row.bytes)
+    kept = tables.kept_frames
     frames = select(kept.c.path, kept.c.checksum, kept.c.bytes).where(kept.c.path.is_not(None))
     for row in connection.execute(frames):
         yield NamedPath(row.path, row.checksum, row.bytes)

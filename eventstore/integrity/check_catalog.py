@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -56,6 +57,9 @@ def redactions(picture: CatalogSnapshot) -> Iterator[Finding]:
         ):
             detail = "its receipt is not the one that its epoch's hash was made of"
             yield Finding(LogProblem.CHANGED, f"the redaction of epoch {row.epoch}", detail)
+        elif json.loads(row.receipt)["topic"] != picture.topics[row.topic_id].name.text:
+            detail = "its receipt is of another topic"
+            yield Finding(LogProblem.CHANGED, f"the redaction of epoch {row.epoch}", detail)
 
 
 def repartitions(picture: CatalogSnapshot) -> Iterator[Finding]:
@@ -67,6 +71,32 @@ def repartitions(picture: CatalogSnapshot) -> Iterator[Finding]:
             if contents.get(each.behind, content) != content:
                 detail = f"{topic.name}: its partitions from {each.first} on are not those that its hash was made of"
                 yield Finding(LogProblem.CHANGED, f"epoch {each.behind}", detail)
+
+
+def control_epochs(picture: CatalogSnapshot) -> Iterator[Finding]:
+    """Each epoch without rows that is none of capture's tells of a redaction, a repartition or a retirement."""
+    known, redacted = {hash_chain.parts_hash([])}, {row.epoch for row in picture.redactions}
+    for topic in picture.topics.values():
+        known.add(hash_chain.retirement_hash(topic.name.text))
+        for each in topic.partitioning.incarnations[1:]:
+            known.add(hash_chain.partitioning_hash(topic.name.text, each.first, each.count))
+    for row in picture.epochs:
+        if not row.rows and row.epoch not in redacted and row.content not in known:
+            yield Finding(LogProblem.MISSING, f"epoch {row.epoch}", "what it tells of is not in the catalog")
+
+
+def archived(topic: Topic) -> Iterator[Finding]:
+    """Archived files lie one behind the other, before the rows that the log has. Some may be given up."""
+    following = 0
+    for row in topic.archived:
+        if not following <= row.first_row <= sum(topic.begins) - row.rows:
+            detail = f"{topic.name}: it is said to begin at row {row.first_row} of the topic"
+            yield Finding(LogProblem.CHANGED, row.path, detail)
+        if row.last_epoch > topic.start_epoch:
+            yield Finding(
+                LogProblem.CHANGED, row.path, f"{topic.name}: rows of its last epoch are in the log"
+            )
+        following = row.first_row + row.rows
 
 
 def retired(picture: CatalogSnapshot) -> Iterator[Finding]:
@@ -115,7 +145,7 @@ def changed_parts(epoch: AnyRow, parts: Sequence[hash_chain.AppendedPart]) -> It
 def tiles(topic: Topic, head: int) -> Iterator[Finding]:
     """Everything that holds rows of the topic, laid end to end: no gap, no overlap, in every partition."""
     following = list(topic.begins)
-    row, epoch = sum(following), 0
+    row, epoch = sum(following), topic.start_epoch + 1
     before = "the log's start"
     for tile in topic.tiles:
         findings = list(_offset_findings(topic, tile, following, before))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import Connection, select
 
 from tailrace.eventstore.catalog import tables
@@ -14,13 +15,15 @@ from tailrace.eventstore.integrity import check_catalog
 from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, NamedPath, Topic, blob_place
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.metadata.epochs import open_file
+from tailrace.eventstore.metadata.epochs import open_file, spans_from_json, spans_of
+from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment import file_reader, hash_chain, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
 from tailrace.eventstore.segment.merge import SourceRows
 from tailrace.eventstore.storage import Storage
 
 PAGE_EPOCHS = 256
+_OF_SPANS = ["epoch", "rows", "source", "incarnation", "last_lsn", "last_ts", "commit_ts"]
 _UNREADABLE = (pa.ArrowException, IntegrityError, OSError, ValueError, KeyError)
 
 
@@ -117,10 +120,60 @@ def segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int)
         yield Finding(LogProblem.DAMAGED, row.path, f"{topic.name}: it cannot be read: {text}")
 
 
+def chosen_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
+    """The rows of a file of ``state_runs``, whose offsets have gaps, or of ``archived``: whether it has those that the
+    row says, of these epochs and this version."""
+    try:
+        yield from _chosen_rows(storage, topic, row, memory_bytes)
+    except _UNREADABLE as error:
+        text = str(error).partition("\n")[0]
+        yield Finding(LogProblem.DAMAGED, row.path, f"{topic.name}: it cannot be read: {text}")
+
+
+def _chosen_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
+    ref = SegmentRef(
+        topic=topic.name,
+        version=row.version,
+        first_epoch=row.first_epoch,
+        last_epoch=row.last_epoch,
+        rows=row.rows,
+        bytes=row.bytes,
+        ranges=segment_index.ranges_from_json(row.ranges),
+        path=row.path,
+        sealed=True,
+        checksum=row.checksum,
+    )
+    rows = SourceRows(storage, ref, memory_bytes)
+    held: dict[int, list[int]] = {}
+    epochs: list[int] = []
+    try:
+        yield from _other_columns(topic, row, rows.schema)
+        for piece in rows.all_rows():
+            epochs += [pc.min(piece["_epoch"]).as_py(), pc.max(piece["_epoch"]).as_py()]
+            by_partition = piece.group_by("_partition").aggregate([("_offset", "min"), ("_offset", "count")])
+            for found in by_partition.to_pylist():
+                first, count = held.get(found["_partition"], (found["_offset_min"], 0))
+                held[found["_partition"]] = [first, count + found["_offset_count"]]
+    finally:
+        rows.close()
+    expected = {piece.partition: [piece.first_offset, piece.rows] for piece in ref.ranges if piece.rows}
+    if held != expected or (min(epochs), max(epochs)) != (row.first_epoch, row.last_epoch):
+        text = f"{topic.name}: its rows have other offsets or epochs than the catalog says"
+        yield Finding(LogProblem.CHANGED, row.path, text)
+
+
+def _other_columns(topic: Topic, row: AnyRow, held: pa.Schema) -> Iterator[Finding]:
+    if not segment.has_columns(held, topic.schemas[row.version]):
+        text = f"{topic.name}: its columns are not those of version {row.version}"
+        yield Finding(LogProblem.CHANGED, row.path, text)
+
+
 def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
     ref = segment_index.file_ref(topic.name, row)
     if not row.sealed:
-        held = file_reader.open_file(storage, ref).metadata.num_rows
+        file = file_reader.open_file(storage, ref)
+        yield from _other_columns(topic, row, file.schema_arrow)
+        held = file.metadata.num_rows
         if held != row.rows:
             text = f"{topic.name}: it holds {held} rows, the catalog says {row.rows}"
             yield Finding(LogProblem.CHANGED, row.path, text)
@@ -129,6 +182,7 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
     content, count, misplaced, last = Content(), 0, False, 0
     expected = segment.positions_of(ref.ranges)
     try:
+        yield from _other_columns(topic, row, rows.schema)
         for piece in rows.all_rows():
             content += content_of(piece)
             partition, offset = expected[0][count:], expected[1][count:]
@@ -159,13 +213,16 @@ def epoch_file(storage: Storage, row: AnyRow) -> tuple[list[Finding], int]:
     """A file of epochs whose bytes are whole: what is wrong, and how many rows its epochs brought."""
     try:
         with open_file(storage, row) as file:
-            table = file.read(columns=["epoch", "rows"])
+            table = file.read(columns=_OF_SPANS)
     except _UNREADABLE as error:
         text = f"it cannot be read: {str(error).partition(chr(10))[0]}"
         return [Finding(LogProblem.DAMAGED, row.path, text)], 0
     held = table["epoch"].to_numpy()
     if not np.array_equal(held, np.arange(row.first_epoch, row.last_epoch + 1)):
         text = f"it does not hold epochs {row.first_epoch} to {row.last_epoch}"
+        return [Finding(LogProblem.CHANGED, row.path, text)], 0
+    if set(spans_of(table)) != set(spans_from_json(row.spans)):
+        text = "its spans are not those of its epochs"
         return [Finding(LogProblem.CHANGED, row.path, text)], 0
     return [], int(table["rows"].to_numpy().sum())
 

@@ -19,6 +19,7 @@ from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import spans_from_json
 from tailrace.eventstore.metadata.generations import CHANGED, GenerationState, digest_of, inputs_of
+from tailrace.eventstore.metadata.state_runs import OTHER_RUN, is_named
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PartitionRange
@@ -215,6 +216,13 @@ def _ranges(text: str, partitions: int) -> tuple[PartitionRange, ...]:
 
 def _place(row: AnyRow, known: _Known) -> None:
     """A file of a topic's rows: ``segments``, ``state_runs`` or ``archived``."""
+    folder = row.path.rpartition("/")[0].split("/")
+    ours = (
+        folder[-1] == str(row.topic_id)
+        if folder[0] == "log"
+        else folder[-1] in (known.topic(row.topic_id).name, f"topic-{row.topic_id}")
+    )
+    _require(ours, "its path is not one of its topic")
     known.version(row.topic_id, row.version, row.last_epoch)
     ranges = _ranges(row.ranges, known.partitions(row.topic_id))
     _require(row.rows == sum(each.rows for each in ranges), "its rows are not those of its ranges")
@@ -244,6 +252,7 @@ def _state_run(row: AnyRow, known: _Known) -> None:
         row.after_epoch < row.first_epoch and row.last_epoch <= row.epoch,
         "its epochs are not those of its run",
     )
+    _require(is_named(row), OTHER_RUN)
     run = [
         each.number
         for each in known.rows["state_runs"]
@@ -306,10 +315,8 @@ def _source(row: AnyRow, known: _Known) -> None:
 
 
 def _redaction(row: AnyRow, known: _Known) -> None:
-    receipt = json.loads(
-        row.receipt
-    )  # with the chain it is asked whether it is the one that its epoch tells of
-    _require(receipt["topic"] == known.topic(row.topic_id).name, "its receipt is of another topic")
+    known.topic(row.topic_id)
+    json.loads(row.receipt)  # whether it is the one that its epoch tells of is looked at with the chain
     _require(0 < row.epoch <= known.head, "its epoch is not one of the log")
 
 

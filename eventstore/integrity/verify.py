@@ -30,7 +30,14 @@ from tailrace.eventstore.storage.open import CATALOG_MARKER, MARKER, read_marker
 
 Report = Callable[[str], None]
 # Files of derived steps, and what a storage writes to see whether it may.
-_UNREADABLE = (*check_rows.UNREADABLE, AssertionError, StopIteration, SystemError, NoResultFound)
+_UNREADABLE = (
+    *check_rows.UNREADABLE,
+    AssertionError,
+    RuntimeError,
+    StopIteration,
+    SystemError,
+    NoResultFound,
+)
 _OTHERS = re.compile(r"derived/[^/]+/\d+/\d+-[0-9a-f-]+\.(run|delta)\.parquet(\.partial)?|probe/[0-9a-f]+")
 
 
@@ -74,6 +81,7 @@ class _LogVerification:
         self._reached: set[str] = set()
         self._topics = topics
         self._quick = quick
+        self._memory = log.settings.upkeep.memory_bytes
         self._report = report
         self._findings: list[Finding] = []
         self._files = 0
@@ -110,6 +118,7 @@ class _LogVerification:
         for topic in selected:
             self._findings += check_catalog.tiles(topic, seen.epoch)
             self._findings += check_catalog.lineage(topic)
+            self._findings += check_catalog.archived(topic)
         if not self._topics:
             self._check_log(seen, listed)
         self._contents(seen, selected)
@@ -135,22 +144,23 @@ class _LogVerification:
 
     def _archive_findings(self, topic: Topic) -> Iterator[Finding]:
         """Files that retention put into archives: nobody removes them, so each must be there."""
-        for each in self._log.archived_files(topic.name):
-            archive = self._log.archive(each.archive)
-            if each.archive not in self._reached:
+        for row in topic.archived:
+            archive = self._log.archive(row.place)
+            if row.place not in self._reached:
                 archived.require(archive, self._log.log_id)
-                self._reached.add(each.archive)
+                self._reached.add(row.place)
+            place = archive.place(row.path)
             self._files += 1
-            self._report(f"archived file {each.place}")
+            self._report(f"archived file {place}")
             if self._quick:
-                if not archive.exists(each.path):
-                    yield Finding(LogProblem.MISSING, each.place, "retention archived it")
+                if not archive.exists(row.path):
+                    yield Finding(LogProblem.MISSING, place, "retention archived it")
                 continue
-            self._bytes += each.bytes
-            for finding in check_files.file_findings(
-                archive, NamedPath(each.path, each.checksum, each.bytes)
-            ):
-                yield replace(finding, place=each.place)
+            self._bytes += row.bytes
+            found = list(check_files.file_findings(archive, NamedPath(row.path, row.checksum, row.bytes)))
+            if not found:
+                found = list(check_files.chosen_rows(archive, topic, row, self._memory))
+            yield from (replace(finding, place=place) for finding in found)
 
     def _selected_topics(self, topics: Mapping[int, Topic]) -> list[Topic]:
         return [topic for topic in topics.values() if not self._topics or topic.name in self._topics]
@@ -177,6 +187,7 @@ class _LogVerification:
         self._findings += check_catalog.steps(seen)
         self._findings += check_catalog.redactions(seen)
         self._findings += check_catalog.repartitions(seen)
+        self._findings += check_catalog.control_epochs(seen)
         self._findings += check_catalog.retired(seen)
         named = seen.paths
         folders = {f"{folder_of(topic.name, topic.id)}/" for topic in seen.topics.values()}
@@ -194,12 +205,14 @@ class _LogVerification:
     def _contents(self, seen: CatalogSnapshot, selected: Sequence[Topic]) -> None:
         others = [] if self._topics else seen.others
         epochs = [] if self._topics else seen.epoch_files
-        total = sum(len(topic.segments) for topic in selected) + len(epochs) + len(others)
+        total = sum(len(topic.segments) + len(topic.runs) for topic in selected) + len(epochs) + len(others)
         for topic in selected:
             for row in topic.segments:
                 if self._check_file(NamedPath(row.path, row.checksum, row.bytes), total):
-                    memory = self._log.settings.upkeep.memory_bytes
-                    self._findings += check_files.segment_rows(self._log.storage, topic, row, memory)
+                    self._findings += check_files.segment_rows(self._log.storage, topic, row, self._memory)
+            for row in topic.runs:
+                if self._check_file(NamedPath(row.path, row.checksum, row.bytes), total):
+                    self._findings += check_files.chosen_rows(self._log.storage, topic, row, self._memory)
         for named in others:
             self._check_file(named, total)
         rows = sum(row.rows for row in seen.epochs)

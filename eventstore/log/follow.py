@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 from tailrace.eventstore.catalog import relocation
 from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
+from tailrace.eventstore.errors import damaged_row
 from tailrace.eventstore.log.wakeup import Deadline, Waker
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
@@ -19,10 +20,14 @@ _PAGE_EPOCHS = 1000
 def page(
     catalog: Catalog, storage: Storage, which: EpochFilter, limit: int = _PAGE_EPOCHS
 ) -> list[EpochInfo]:
-    """The first ``limit`` matching epochs, without gaps."""
+    """The first ``limit`` matching epochs, without gaps. Raises IntegrityError when one is missing."""
     epochs = retry_on_missing_file(
         catalog, lambda connection: Timeline(connection, storage).page(which, limit)
     )
+    if which == EpochFilter(after=which.after):
+        for expected, epoch in enumerate(epochs, which.after + 1):
+            if epoch.epoch != expected:
+                raise damaged_row(f"epochs: epoch {expected}", "it is missing")
     return [topics.epoch_info(asdict(epoch)) for epoch in epochs]
 
 

@@ -107,14 +107,18 @@ class TopicReader:
         refs: list[SegmentRef] = []
         after = start.epoch
         for run in [*state_runs.chain(runs, self.topic, start, cut), None]:
-            upto = cut if run is None else Cut(run.after)
+            upto, row = cut if run is None else Cut(run.after), None
             while after < upto.epoch:
                 with self.catalog.read() as connection:
-                    if log_start.read(connection, self.topic_id).epoch != start.epoch:
+                    now = log_start.read(connection, self.topic_id)
+                    if now.epoch != start.epoch:
                         return None
-                    page = segment_index.page(connection, self.topic, self.topic_id, upto, after)
+                    if row is None:
+                        row = max(sum(now.whole), segment_index.rows_up_to(connection, self.topic_id, after))
+                    page = segment_index.page(connection, self.topic, self.topic_id, upto, after, row)
+                self._require_end(now, cut, page)
                 refs += page.refs
-                after = page.through
+                after, row = page.through, page.row
             if run is not None:
                 refs += run.refs
                 after = run.epoch

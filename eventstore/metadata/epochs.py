@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import ColumnElement, Connection, Row, or_, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import damaged_row
 from tailrace.eventstore.segment import encoding, file_reader
 from tailrace.eventstore.storage import Storage
 
@@ -198,6 +199,13 @@ def spans_from_json(text: str) -> list[Span]:
     return [Span(*values) for values in json.loads(text)]
 
 
+def _spans_in(row: Row[*tuple[Any, ...]]) -> list[Span]:
+    try:
+        return spans_from_json(row.spans)
+    except (ValueError, TypeError):
+        raise damaged_row(f"epoch_files: path {row.path}", "its spans cannot be read") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """The epochs that one snapshot of the catalog shows. Raises MissingFile when a file was merged away since, and
@@ -240,7 +248,7 @@ class Timeline:
         return [
             row
             for row in self.connection.execute(query)
-            if any(which.may_be_in(span) for span in spans_from_json(row.spans))
+            if any(which.may_be_in(span) for span in _spans_in(row))
         ]
 
     def _epochs_in_file(

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, Row, RowMapping, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import leases, tables
@@ -160,7 +160,7 @@ class DerivedCatalog:
                 partitions=row.partitions,
                 split=row.split,
                 as_of=row.as_of,
-                state=GenerationState(row.state),
+                state=_state_of(row),
                 frozen_at=row.frozen_at,
                 created_at=moment_of(row.created_at),
                 inputs=inputs_of(row.inputs),
@@ -261,6 +261,14 @@ class DerivedCatalog:
                     )
         except Duplicate:
             raise _promoted_elsewhere(projection, expected) from None
+
+
+def _state_of(row: Row[*tuple[Any, ...]]) -> GenerationState:
+    try:
+        return GenerationState(row.state)
+    except ValueError:
+        place = f"generations: projection {row.projection}, generation {row.generation}"
+        raise damaged_row(place, "its state is none") from None
 
 
 def inputs_of(text: str) -> tuple[InputNeed, ...]:

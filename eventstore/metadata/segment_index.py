@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, func, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import damaged_row
@@ -123,14 +123,23 @@ def page(
     return Page(refs, through, following)
 
 
+def rows_up_to(connection: Connection, topic_id: int, epoch: int) -> int:
+    """How many rows of a topic come up to the end of the last file that ends at this epoch or before; 0 without one."""
+    table = tables.segments
+    query = select(func.max(table.c.first_row + table.c.rows))
+    return connection.scalar(query.where(table.c.topic_id == topic_id, table.c.last_epoch <= epoch)) or 0
+
+
 def _require_dense(topic: TopicId, entries: Sequence[_PageEntry], row: int | None, after: int) -> int | None:
     """The row that comes behind the entries, which follow one another without a gap: in the topic's order, and in each
     partition."""
     offsets: dict[int, int] = {}
     if row is not None and entries and entries[0].ref.first_epoch <= after:
-        row = min(
-            row, entries[0].first_row
-        )  # a file that was made since, also of rows that a page before had
+        # A file that was made since, also of rows that a page before had.
+        if entries[0].first_row >= row:
+            detail = f"it has rows of {topic} up to epoch {after}, where none were left"
+            raise damaged_row(f"segments: path {entries[0].ref.path}", detail)
+        row = entries[0].first_row
     for entry in entries:
         ref = entry.ref
         place = f"segments: path {ref.path}" if ref.path is not None else f"epochs: epoch {ref.first_epoch}"

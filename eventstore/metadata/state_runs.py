@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
-from sqlalchemy import Connection, literal, select
+from sqlalchemy import Connection, Row, literal, select
 
-from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.errors import damaged_row
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.log_start import LogStart, holds
 from tailrace.eventstore.model.position import Cut
@@ -36,14 +38,26 @@ class Run:
 
 
 def runs_of(connection: Connection, topic: TopicId, topic_id: int) -> list[Run]:
-    """A topic's runs, by their ends. One without a row has no files, so it is not there."""
+    """A topic's runs, by their ends. One without a row has no files, so it is not there. Raises IntegrityError for a
+    file that is said to be of another run than its name says."""
     table = tables.state_runs
     query = select(table, literal(True).label("sealed")).where(table.c.topic_id == topic_id)
     rows = connection.execute(query.order_by(table.c.epoch, table.c.number)).all()
+    for row in rows:
+        if not is_named(row):
+            raise damaged_row(f"state_runs: path {row.path}", OTHER_RUN)
     return [
         Run(after, epoch, tuple(segment_index.file_ref(topic, row) for row in files))
         for (after, epoch), files in groupby(rows, lambda row: (row.after_epoch, row.epoch))
     ]
+
+
+OTHER_RUN = "its epochs are not those of the run that its name tells"
+
+
+def is_named(row: Row[*tuple[Any, ...]]) -> bool:
+    """Whether a file's name tells the run that its row says. Names given before it did tell none."""
+    return terms.numbers_of(row.path) in (None, (row.after_epoch, row.epoch))
 
 
 def refs_at_start(runs: Sequence[Run], start: LogStart) -> tuple[SegmentRef, ...]:

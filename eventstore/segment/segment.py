@@ -169,6 +169,7 @@ def read_segment(
     columns: Collection[str] | None = None,
     partitions: Collection[int] | None = None,
     hints: DecodeHints = _NO_HINTS,
+    of: TopicSchema | None = None,
 ) -> pa.Table:
     """The rows a reference stands for, with ``_partition`` int32, ``_offset`` int64 and ``_epoch`` int64 in front.
 
@@ -176,7 +177,8 @@ def read_segment(
     in that order (``after.NAME`` decodes only that field of a file's struct; then leave ``schema`` out);
     ``partitions`` restricts the rows and, for files, what is decoded. ``schema`` restores the field metadata (column
     ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. Raises
-    IntegrityError, naming the file, when bytes are missing or damaged.
+    IntegrityError, naming the file, when bytes are missing or damaged, and when it has other columns than its version:
+    ``of``, or ``schema``.
     """
     wanted = {name.partition(".")[0] for name in columns} if columns is not None else None
     # _op always: a table of no stored column at all would forget how many rows there are.
@@ -187,7 +189,7 @@ def read_segment(
         table, ranges = _read_inline(ref, needed), list(ref.ranges)
     else:
         held = LocalStorage(storage) if isinstance(storage, Path) else storage
-        table, ranges = _read_file(held, ref, needed, partitions, hints)
+        table, ranges = _read_file(held, ref, needed, partitions, hints, of or schema)
     if not ref.sealed:
         table = with_positions(table, ranges, ref.first_epoch)
     if partitions is not None:
@@ -234,9 +236,13 @@ def _read_file(
     needed: set[str] | None,
     partitions: Collection[int] | None,
     hints: DecodeHints,
+    version: TopicSchema | None,
 ) -> tuple[pa.Table, list[PartitionRange]]:
     whole = needed is None and partitions is None
     with open_parts(storage, ref, whole=whole, coded=hints.coded) as file:
+        if version is not None and not has_columns(file.schema_arrow, version):
+            text = f"{ref.path}: its columns are not those of version {version.version} of {ref.topic}"
+            raise IntegrityError(text, hint="`tailrace log verify` says what else is wrong")
         groups, ranges = _groups_of(file, ref, partitions)
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
@@ -259,6 +265,18 @@ def _read_file(
             empty = pa.StructArray.from_buffers(pa.struct([]), len(valid), [pa.array(valid).buffers()[1]])
             table = table.set_column(at, pa.field(name, pa.struct([])), empty)
     return table.replace_schema_metadata(None), ranges
+
+
+def has_columns(held: pa.Schema, version: TopicSchema) -> bool:
+    """Whether a file, of which texts may be read as dictionaries, has the columns of its version. Parquet has no struct
+    without any, so it may be none."""
+    found = held.field("after").type
+    if not pa.types.is_struct(found):
+        return True
+    return [field.name for field in found] == [column.name for column in version.columns] and all(
+        pa.types.is_dictionary(field.type) or field.type.equals(column.arrow)
+        for field, column in zip(found, version.columns, strict=True)
+    )
 
 
 def _silent_columns(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[str, str]) -> set[str]:

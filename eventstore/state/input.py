@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.errors import UsageError, damaged_row
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
@@ -127,6 +127,10 @@ def _plan(
     topic = info.id
     versions = {schema.version: schema for schema in log.schemas(topic)}
     partitioning = info.partitioning.restrict_to(_partitions(refs))
+    for ref in refs:
+        if ref.version not in versions:
+            place = f"{'epochs' if ref.path is None else 'a file'} {ref.path or ref.first_epoch}"
+            raise damaged_row(place, f"its rows are of version {ref.version}, which {topic} does not have")
     target = unify([*(versions[ref.version] for ref in refs), *log.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
     policies = dict.fromkeys(names, on_unreadable) if isinstance(on_unreadable, str) else on_unreadable

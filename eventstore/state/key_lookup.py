@@ -233,6 +233,7 @@ def _decode_units(
             columns=[*layout.required_columns(version), "_offset", "_epoch"],
             partitions=partitions,
             hints=DecodeHints(SILENT, layout.coded_columns(version) if coded else ()),
+            of=version,
         )
         return [take(rows) for rows in conform(table, version, layout)]
 

@@ -138,6 +138,7 @@ def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> Re
                 columns=[*layout.required_columns(version), "_offset", "_epoch"],
                 partitions=(number,),
                 hints=DecodeHints(SILENT, layout.coded_columns(version)),
+                of=version,
             )
             refs[at] = replace(ref, checksum="")  # once is enough for all partitions
             yield from conform(table, version, layout)
@@ -158,7 +159,7 @@ def _mixed_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadP
                 continue
             version = wanted.versions[ref.version]
             names = [*layout.required_columns(version), "_offset", "_epoch"]
-            table = read_segment(storage, ref, columns=names, partitions=partitions)
+            table = read_segment(storage, ref, columns=names, partitions=partitions, of=version)
             mine = keys.partitions_of(table["_hash"].combine_chunks(), current.count) == partition
             yield from conform(_rows_after_truncate(table.filter(pa.array(mine)), truncate), version, layout)
 
@@ -206,6 +207,6 @@ def reader_of(
         for ref in wanted.refs:
             if epochs is None or any(ref.first_epoch <= epoch <= ref.last_epoch for epoch in epochs):
                 version = wanted.versions[ref.version]
-                yield version, read_segment(storage, ref, columns=columns(version))
+                yield version, read_segment(storage, ref, columns=columns(version), of=version)
 
     return read

@@ -309,7 +309,8 @@ def _offset_mask(table: pa.Table, offsets: Offsets) -> Mask:
 
 def _rewrite(log: Log, wanted: _RedactionTarget, file: _ErasedFile, term: int) -> _Redaction:
     version = wanted.versions[file.ref.version]
-    path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
+    of = terms.numbers_of(file.row.path) if file.is_run else None
+    path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term, of)
     memory = log.settings.upkeep.memory_bytes
 
     def change(table: pa.Table) -> pa.Table:

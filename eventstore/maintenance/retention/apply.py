@@ -113,7 +113,9 @@ def _carry_out(
                 tombstones_after = plan.cutoff_by_age(
                     connection, log, step.info, step.topic_id, step.settings.tombstones
                 )
-        run = write_run(log, step.info.id, RunSpan(0, step.cut, tombstones_after), name)
+        run = write_run(
+            log, step.info.id, RunSpan(0, step.cut, tombstones_after), partial(name, (0, step.cut))
+        )
     rests = [_rest(log, step, row, name()) for row in step.split_files]
     for part in run:
         # What it was made of goes for good, so what was written is looked at first.

@@ -63,7 +63,8 @@ def compact(
 
 def _make(log: Log, due: DueRun, term: int, workers: Workers | None) -> CompactionResult:
     topic = due.info.id
-    name = partial(terms.new_parquet, segment.folder_of(topic, due.topic_id), terms.STATE, term)
+    folder, of = segment.folder_of(topic, due.topic_id), (due.after, due.epoch)
+    name = partial(terms.new_parquet, folder, terms.STATE, term, of)
     run = write_run(log, topic, RunSpan(due.after, due.epoch), name, workers)
     kept = sum(part.rows for part in run)
     if kept > WORTH * due.rows:
