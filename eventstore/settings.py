@@ -311,6 +311,9 @@ class SparkSettings(_Frozen):
     shuffle_partitions: Annotated[int, Field(ge=1, description="Partitions of a shuffle.")] = 8
 
 
+OnUnfollowed = Literal["warn", "error"]
+
+
 class ProjectionSettings(_Frozen):
     """Which projections there are, and how they are refreshed."""
 
@@ -329,6 +332,13 @@ class ProjectionSettings(_Frozen):
             "modules are imported for a sink that the catalog names."
         ),
     ] = ()
+    on_unfollowed: Annotated[
+        OnUnfollowed,
+        Field(
+            description="A query in SQL from which it does not follow which keys its inputs affect: warn (check says "
+            "the line to write; it is computed in full) or error (refused)."
+        ),
+    ] = "warn"
     poll_seconds: Annotated[
         float, Field(gt=0, description="Seconds between two checks of the log by tailrace run.")
     ] = 1.0

@@ -72,6 +72,7 @@ def examine(ctx: ProjectionContext, projection: Projection) -> CheckReport:
     report = CheckReport(projection.name, projection.place, ())
     findings = [*wrong_names(ctx.store, projection), *_unknown_projections(ctx, projection)]
     sound = _without_unknown(projection, findings)
+    findings += projection.unfollowed
     sink = _open_sink(ctx, projection, findings)
     if sound is None:
         return replace(report, findings=tuple(findings))
@@ -167,7 +168,8 @@ def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis)
     """What speaks against incremental refreshes. Without a lineage there is no key that a plan could keep apart."""
     declared = declaration_refusal(projection)
     found = [] if declared else list(analysis.not_local)
-    words = [(declared, _DECLARED_HINT)] if declared else []
+    hint = "as said above" if projection.unfollowed else _DECLARED_HINT
+    words = [(declared, hint)] if declared else []
     if not declared and analysis.schema is not None:
         columns = {name: columns_of(planned) for name, planned in analysis.inputs.items()}
         other = incomparable(projection, lineage_of(projection), columns.__getitem__, analysis.schema)

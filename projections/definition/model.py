@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.retention import seconds_of
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.projections.definition.findings import DefinitionFinding
 
 if TYPE_CHECKING:
     from tailrace.projections.sinks.specs import SinkSpec
@@ -152,6 +153,8 @@ class Projection:
     """File that defines it."""
     line: int = 0
     """Line of the file."""
+    unfollowed: tuple[DefinitionFinding, ...] = ()
+    """Warnings of a query in SQL, from which it does not follow which keys the rows of its inputs affect."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

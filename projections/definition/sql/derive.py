@@ -28,10 +28,12 @@ class NotFound:
 
 @dataclass(frozen=True, slots=True)
 class DerivedAffects:
-    """``affects`` of the inputs in question; ``missing`` are those without one."""
+    """``affects`` of the inputs in question; ``missing`` are those without one. ``untraced``: columns of the key that
+    are no column of an input as it is, as far as the text tells."""
 
     affects: Mapping[str, Affects]
     missing: Mapping[str, NotFound]
+    untraced: tuple[str, ...] = ()
 
 
 def derive(
@@ -49,7 +51,7 @@ def derive(
     found = _KeyChoice(walk, {name: places for name, places in traced.items() if places}, key, inputs, wanted)
     best = found.best()
     missing = {name: _only_tested(query, name) or found.reason(name) for name in wanted if name not in best}
-    return DerivedAffects(best, missing)
+    return DerivedAffects(best, missing, tuple(name for name, places in traced.items() if not places))
 
 
 def _only_tested(query: exp.Query, name: str) -> NotFound | None:
@@ -179,8 +181,6 @@ class _KeyChoice:
 
     def reason(self, name: str) -> NotFound:
         """Why nothing was found for an input."""
-        if not self.traced:
-            return NotFound(f"the key ({', '.join(self.key)}) is no column of an input as it is")
         readings = len(self._readings(name))
         if readings > 1:
             return NotFound(

@@ -19,8 +19,9 @@ from sqlglot.errors import ParseError, TokenError
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import NOW, Affects, Projection
 from tailrace.projections.definition.source import relative_path
-from tailrace.projections.definition.sql.derive import NotFound, derive
-from tailrace.projections.definition.sql.header import EVERYTHING, Header, HeaderReader
+from tailrace.projections.definition.sql.derive import derive
+from tailrace.projections.definition.sql.header import Header, HeaderReader
+from tailrace.projections.definition.sql.unfollowed import QueryText, unfollowed_inputs
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
 
@@ -63,7 +64,8 @@ def load_sql(path: Path) -> LoadedQuery:
     if not findings:
         derived = derive(query, defined.key, defined.inputs, header.derived)
         defined = _with_affects(defined, derived.affects)
-        findings += [_missing_affects(defined, header, name, why) for name, why in derived.missing.items()]
+        written = QueryText(text, header.lines)
+        defined = replace(defined, unfollowed=tuple(unfollowed_inputs(defined, query, written, derived)))
     return LoadedQuery(file, header.name, defined, tuple(findings))
 
 
@@ -106,21 +108,6 @@ def _with_affects(defined: Projection, affects: Mapping[str, Affects]) -> Projec
         for name, source in defined.inputs.items()
     }
     return replace(defined, inputs=inputs)
-
-
-def _missing_affects(defined: Projection, header: Header, name: str, missing: NotFound) -> DefinitionFinding:
-    other = next(
-        (each for each, source in defined.inputs.items() if source.affects is not None), "other_input"
-    )
-    columns = ", ".join(f'{column} = "its column"' for column in defined.key)
-    remedy = f"{missing.remedy}; or " if missing.remedy else ""
-    hint = (
-        f"{remedy}write it: inputs.{name}.affects = {{ {columns} }}; or, where its rows belong to those of another"
-        f' input, {{ through = "{other}", on = {{ "its column" = "column there" }} }}; or "{EVERYTHING}":'
-        " then each change of it leads to a full refresh"
-    )
-    what = f"input {name!r}: which keys its rows affect does not follow from the query: {missing.why}"
-    return DefinitionFinding("fail", what, hint, f"{defined.file}:{header.lines[name]}", name)
 
 
 class _Body:
