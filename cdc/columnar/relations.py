@@ -159,36 +159,39 @@ class Relations:
         found = self._partitions
         self.forget_partitions()
         for root, relation in found:
-            parts = self._possible_columns(root, relation)
+            parts = self._possible_columns(relation)
             self._policies = self._policies.covering(root, parts)
 
-    def _possible_columns(self, root: int, relation: Relation) -> list[Partition]:
-        """The relation, once with each set of attnums that its columns may have, as far as protected ones go. What it
-        has from this root alone is known of the root."""
+    def _possible_columns(self, relation: Relation) -> list[Partition]:
+        """The relation, once with each set of attnums that its columns may have, as far as protected ones go."""
         label, relid = (relation.schema, relation.table), relation.relid
         names = [column.name for column in relation.columns]
         found = [Partition(relid, label, tuple((0, name) for name in names))]
-        history, above = self._policies.history, self._announced[root]
-        labels = history.labels((above.schema, above.table), root)
-        foreign = {
-            number: {column for *_, column in history.columns[relid, number].names}
-            for number in history.protected_ids(relid)
-            if any(name[:2] not in labels for name in history.columns[relid, number].names)
-        }
-        if not foreign:
+        protected = self._policies.history.protected_ids(relid)
+        if not protected:
             return found
         known, described = self._known.get(relid), self._describe(relation)
-        for number, had in foreign.items():
+        for number in protected:
             places: Collection[int] = range(len(names))  # nobody knows
             if known and described:
                 ids, now = [each.id for each in known[1].sent], {each.id for each in described.sent}
                 places = possible_places(len(names), ids, now, number)
-            elif described and [each.name for each in described.sent] == names:
-                places = {at for at, each in enumerate(described.sent) if each.id == number}
-                places |= {at for at, name in enumerate(names) if name in had}
+            elif known is None:
+                places = self._places_in_partition(names, described, (relid, number)) or places
             found += [
                 Partition(relid, label, ((number, names[at]),)) for at in places if 0 <= at < len(names)
             ]
+        return found
+
+    def _places_in_partition(
+        self, names: list[str], described: TopicSchema | None, column: tuple[int, int]
+    ) -> set[int]:
+        """Where a column of a table that has only been a partition may stand: where it is now, if the names are what
+        they were, and where a name that it had is. One that is gone since had the name that it was known by."""
+        had = {name for *_, name in self._policies.history.columns[column].names}
+        found = {at for at, name in enumerate(names) if name in had}
+        if described and [each.name for each in described.sent] == names:
+            found |= {at for at, each in enumerate(described.sent) if each.id == column[1]}
         return found
 
     def undecoded_columns(self, relid: int, topic: TopicId) -> list[Column] | None:

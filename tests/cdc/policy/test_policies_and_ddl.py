@@ -217,6 +217,26 @@ def insert_into(name: str, number: int, phone: str = "phone") -> str:
 
 
 @pytest.mark.slow
+def test_a_partition_that_comes_back_under_other_names_keeps_its_policies(site: Site) -> None:
+    execute(site.dsn, PARTITIONED)
+    guarded = site.with_settings(columns={"public.everybody.phone": "drop"}, hash_key=None)
+    guarded.init(ddl=False)
+    with init_and_capture(guarded) as capture:
+        execute(
+            site.dsn,
+            "ALTER TABLE everybody DETACH PARTITION everybody_low",
+            "ALTER TABLE everybody_low RENAME COLUMN phone TO x",
+            "ALTER TABLE everybody_low RENAME COLUMN email TO phone",
+            "ALTER TABLE everybody_low RENAME COLUMN x TO email",
+            "ALTER TABLE everybody ATTACH PARTITION everybody_low FOR VALUES FROM (0) TO (100)",
+            f"INSERT INTO everybody (id, note, email) VALUES (1, 'is found', '{SECRET}')",
+        )
+        settle(capture)
+        assert places_of(capture.store, site.root, SECRET) == []
+        assert places_of(capture.store, site.root, "is found")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("trigger", [True, False], ids=["with the DDL trigger", "without it"])
 @pytest.mark.parametrize("running", [True, False], ids=["while capture runs", "while it is stopped"])
 def test_a_partition_that_moves_to_another_table_keeps_its_roots_policies(
