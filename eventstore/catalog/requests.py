@@ -17,6 +17,7 @@ from sqlalchemy import Row, insert, select, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.model.time import from_micros, now_micros
 from tailrace.eventstore.model.topic import TopicId
 
@@ -28,6 +29,7 @@ class RequestState(StrEnum):
     FAILED = "failed"
 
 
+RATE_MAX = 10**12  # rows per second
 OPEN = (RequestState.ASKED, RequestState.RUNNING)
 
 
@@ -106,15 +108,26 @@ class Requests:
 
 
 def _request(row: Row[*tuple[Any, ...]]) -> Request:
+    """Any writer of the catalog may write one. Raises IntegrityError for what ``ask`` would not."""
     asked_at = from_micros(row.asked_at)
     assert asked_at is not None
+    try:
+        topic, options, state = TopicId.parse(row.topic), json.loads(row.options), RequestState(row.state)
+        rate = options.get("rows_per_second")
+        if rate is not None and not (isinstance(rate, int) and 0 <= rate < RATE_MAX):
+            raise ValueError("a rate that is none")
+    except (ValueError, AttributeError, RecursionError, UsageError):
+        raise IntegrityError(
+            f"request {row.id} in the catalog is not one that Tailrace wrote",
+            hint=f"find out who did; DELETE FROM requests WHERE id = {row.id}, and ask again",  # noqa: S608
+        ) from None
     return Request(
         id=row.id,
         source=row.source,
         kind=row.kind,
-        topic=TopicId.parse(row.topic),
-        options=json.loads(row.options),
-        state=RequestState(row.state),
+        topic=topic,
+        options=options,
+        state=state,
         detail=row.detail,
         asked_at=asked_at,
         ended_at=from_micros(row.ended_at),

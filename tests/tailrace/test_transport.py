@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
 
 from tailrace.cdc.postgres import connect as source
 from tailrace.doctor.transport import check_postgres_transport, check_redis_transport
@@ -19,7 +31,8 @@ from tailrace.eventstore.errors import TailraceError
 from tailrace.projections.sinks.postgres.connect import PostgresPlace
 
 PASSWORD = "correct-horse-battery"
-_NO_TLS = {80877103, 80877104}  # SSLRequest, GSSENCRequest
+_TLS = 80877103  # SSLRequest
+_NO_TLS = {_TLS, 80877104}  # GSSENCRequest
 _ASKS = {
     "cleartext": struct.pack("!cii", b"R", 8, 3),
     "md5": struct.pack("!cii4s", b"R", 12, 5, b"salt"),
@@ -27,12 +40,27 @@ _ASKS = {
 }
 
 
-class Impostor:
-    """Answers in a server's place: declines TLS, then asks as it likes. ``heard`` is what it is
-    told after that."""
+def _code_of(line: socket.socket) -> int:
+    """What a message of a connection's start asks for; all of it is taken off the line."""
+    body, left = b"", 4
+    while left:
+        if not (part := line.recv(left)):
+            raise ConnectionError
+        body, left = body + part, left - len(part)
+        if len(body) == 4:
+            left = int.from_bytes(body) - 4
+    return int.from_bytes(body[4:8])
 
-    def __init__(self, asks: str) -> None:
+
+class Impostor:
+    """Answers in a server's place: declines TLS, or speaks it with a ``certificate`` (with its key), then asks as it
+    likes. ``heard`` is what it is told after that."""
+
+    def __init__(self, asks: str, certificate: Path | None = None) -> None:
         self.heard, self._asks = b"", _ASKS[asks]
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+        if self._tls is not None and certificate is not None:
+            self._tls.load_cert_chain(certificate)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve)
@@ -47,12 +75,17 @@ class Impostor:
 
     def _talk(self, line: socket.socket) -> None:
         line.settimeout(10)
-        while True:
-            (length,) = struct.unpack("!i", line.recv(4, socket.MSG_WAITALL))
-            body = line.recv(length - 4, socket.MSG_WAITALL)
-            if struct.unpack("!i", body[:4])[0] not in _NO_TLS:
-                break
+        while (code := _code_of(line)) in _NO_TLS:
+            if self._tls is not None and code == _TLS:
+                line.sendall(b"S")
+                with self._tls.wrap_socket(line, server_side=True) as encrypted:
+                    _code_of(encrypted)
+                    self._ask(encrypted)
+                return
             line.sendall(b"N")
+        self._ask(line)
+
+    def _ask(self, line: socket.socket) -> None:
         line.sendall(self._asks)
         while said := line.recv(4096):
             self.heard += said
@@ -104,6 +137,68 @@ def test_an_impostor_without_a_certificate_learns_no_password_and_reads_no_query
     assert PASSWORD not in str(refused.value)
     impostor.close()
     assert impostor.heard == b""
+
+
+def make_certificate(folder: Path, name: str, signed_by: str = "") -> Path:
+    """A certificate for ``name`` with its key in one file, signed by itself or by the one of that name."""
+    key, issuer = ec.generate_private_key(ec.SECP256R1()), folder / f"{signed_by or name}.pem"
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signer: ec.EllipticCurvePrivateKey = key
+    by = subject
+    if signed_by:
+        loaded = load_pem_private_key(issuer.read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        signer, by = loaded, x509.load_pem_x509_certificate(issuer.read_bytes()).subject
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(by)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=not signed_by, path_length=None), critical=True)
+        .sign(signer, hashes.SHA256())
+    )
+    file = folder / f"{name}.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(private + made.public_bytes(Encoding.PEM))
+    return file
+
+
+@pytest.mark.parametrize("connects", [of_source, of_replication, of_sink, of_catalog])
+@pytest.mark.parametrize(
+    ("name", "signed_by", "said"),
+    [
+        ("elsewhere", "ca", "does not match host name"),
+        ("localhost", "stranger", "certificate verify failed"),
+        ("localhost", "", "certificate verify failed"),
+    ],
+    ids=["another name", "another authority", "its own authority"],
+)
+def test_an_impostor_with_another_certificate_learns_no_password_and_reads_no_query(
+    connects: Callable[[str, Path], None], name: str, signed_by: str, said: str, tmp_path: Path
+) -> None:
+    authority = make_certificate(tmp_path, "ca")
+    make_certificate(tmp_path, "stranger")
+    server = Impostor("cleartext", make_certificate(tmp_path, name, signed_by))
+    dsn = f"postgresql://agent:{PASSWORD}@localhost:{server.port}/shop?hostaddr=127.0.0.1&sslmode=verify-full"
+    with pytest.raises(TailraceError, match=said) as refused:
+        connects(f"{dsn}&sslrootcert={authority}", tmp_path)
+    assert PASSWORD not in str(refused.value)
+    server.close()
+    assert server.heard == b""
+
+
+def test_an_impostor_with_any_certificate_gets_the_password_where_none_is_checked(tmp_path: Path) -> None:
+    """What doctor warns of, and that the one with a certificate is an impostor."""
+    server = Impostor("cleartext", make_certificate(tmp_path, "elsewhere"))
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(f"postgresql://agent:{PASSWORD}@127.0.0.1:{server.port}/shop?sslmode=require")
+    server.close()
+    assert PASSWORD.encode() in server.heard
 
 
 def test_without_a_demand_the_impostor_gets_the_password() -> None:
