@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import OperatorError, TransientError
-from tailrace.eventstore.model.info import DROPPED, LEFT
+from tailrace.eventstore.model.info import DROPPED, LEFT, MISMATCH
 from tailrace.eventstore.model.position import format_lsn
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def _remedy(topic: TopicInfo, capture: CaptureProcess | None) -> str:
         return f"tailrace topic retire {topic.id.text}"
     if topic.reason == LEFT:
         return f"tailrace init publishes it again, or tailrace topic retire {topic.id.text}"
+    if topic.reason.startswith(MISMATCH):
+        return "tailrace doctor says how to mend the publication"
     return "wait: capture reads it" if capture else "tailrace capture"
 
 

@@ -8,7 +8,7 @@ from tailrace.cdc.postgres.publication import Publication, TablePublication, los
 from tailrace.cdc.postgres.tables import Table, apply_publication
 from tailrace.cdc.setup.table_choice import problem_of
 from tailrace.cdc.topics import Topics
-from tailrace.eventstore.model.info import DROPPED, LEFT
+from tailrace.eventstore.model.info import DROPPED, LEFT, MISMATCH
 from tailrace.eventstore.model.topic import TopicId
 
 
@@ -24,7 +24,7 @@ def lost_topics(
             continue
         entry = publication.entries.get(topics.relid(topic)) if publication else None
         if publication is not None and publication.mismatch:
-            reasons[topic] = f"its publication loses changes: {publication.mismatch}"
+            reasons[topic] = f"{MISMATCH}: {publication.mismatch}"
         elif entry is None:
             relid = topics.relid(topic)
             dropped = there is not None and relid != 0 and relid not in there

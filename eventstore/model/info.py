@@ -10,6 +10,7 @@ from tailrace.eventstore.model.topic import TopicId, TopicKind
 
 # Why the state of a topic is not known, where it will not be known by itself.
 LEFT = "left the publication"
+MISMATCH = "its publication loses changes"
 DROPPED = "its table was dropped"
 RETIRED = "retired: nothing more is captured of it"
 

@@ -16,8 +16,8 @@ from tests.tailrace.conftest import Project, until
 
 COMMANDS = [
     [], ["init"], ["doctor"], ["capture"], ["status"], ["plan"], ["run"], ["rebuild"], ["verify"], ["replay"], ["demo"],
-    ["source"], ["source", "list"], ["topic"], ["topic", "list"], ["topic", "show"], ["log"], ["log", "tail"],
-    ["log", "show"], ["log", "verify"], ["projection"], ["projection", "list"], ["projection", "check"],
+    ["source"], ["source", "list"], ["topic"], ["topic", "list"], ["topic", "show"], ["topic", "retire"], ["log"],
+    ["log", "tail"], ["log", "show"], ["log", "verify"], ["projection"], ["projection", "list"], ["projection", "check"],
     ["projection", "promote"], ["projection", "rollback"], ["projection", "gc"], ["group"], ["group", "list"],
     ["group", "show"], ["group", "reset"], ["group", "parked"], ["group", "replay"], ["group", "discard"],
     ["group", "delete"], ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"], ["store", "backup"],
