@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import OperatorError, TransientError
-from tailrace.eventstore.model.info import DROPPED, LEFT, MISMATCH
 from tailrace.eventstore.model.position import format_lsn
 
 if TYPE_CHECKING:
@@ -106,6 +105,8 @@ def _unknown_topics(
 
 
 def _remedy(topic: TopicInfo, capture: CaptureProcess | None) -> str:
+    from tailrace.eventstore.model.info import DROPPED, LEFT, MISMATCH
+
     if topic.reason == DROPPED:
         return f"tailrace topic retire {topic.id.text}"
     if topic.reason == LEFT:

@@ -21,7 +21,6 @@ from tailrace.cli.projection.diff import diff, runs
 from tailrace.cli.projection.job import job
 from tailrace.cli.projection.status import describe_unshown
 from tailrace.eventstore.errors import TailraceError, UsageError
-from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.terminal import count, when
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def _state(view: GenerationView) -> str:
 
 def _remark(view: GenerationView) -> str:
     """What the state of a generation means."""
+    from tailrace.eventstore.metadata.generations import GenerationState
+
     name = f"{view.generation.projection} g{view.generation.number}"
     if view.generation.state is GenerationState.FAILED:
         projection = view.generation.projection

@@ -17,8 +17,9 @@ from tests.tailrace.conftest import Project, until
 COMMANDS = [
     [], ["init"], ["doctor"], ["capture"], ["status"], ["plan"], ["run"], ["rebuild"], ["verify"], ["replay"], ["demo"],
     ["source"], ["source", "list"], ["topic"], ["topic", "list"], ["topic", "show"], ["topic", "retire"], ["log"],
-    ["log", "tail"], ["log", "show"], ["log", "verify"], ["projection"], ["projection", "list"], ["projection", "check"],
-    ["projection", "promote"], ["projection", "rollback"], ["projection", "gc"], ["group"], ["group", "list"],
+    ["log", "tail"], ["log", "show"], ["log", "verify"], ["projection"], ["projection", "list"],
+    ["projection", "check"], ["projection", "promote"], ["projection", "rollback"], ["projection", "gc"],
+    ["group"], ["group", "list"],
     ["group", "show"], ["group", "reset"], ["group", "parked"], ["group", "replay"], ["group", "discard"],
     ["group", "delete"], ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"], ["store", "backup"],
     ["store", "hold"],
