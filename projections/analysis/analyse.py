@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 _LEVELS: Mapping[str, Level] = {
     "clock": "fail", "session": "fail", "random": "fail", "text": "fail", "collation": "warn", "order": "warn",
-    "float": "warn",
+    "float": "warn", "digits": "fail", "fewer digits": "warn",
 }  # fmt: skip
 _UNSTABLE = frozenset({"clock", "session", "random", "order", "python"})
 """Faults after which an incremental refresh and a full one need not agree."""

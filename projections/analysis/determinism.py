@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tailrace.projections.analysis.decimal_digits import lost_digits
 from tailrace.projections.analysis.expressions import has_collation, is_float, names_in, root, roots
 from tailrace.projections.analysis.plan_tree import Node
 from tailrace.projections.analysis.postgres_types import TextType
@@ -120,6 +121,11 @@ class _Search:
             for use in self.texts.uses(node, below, relation)
             if not use.warned or node.kind != "Sort" or node in self.limited
         ]
+        self.found += [
+            Fault("digits" if lost.cut else "fewer digits", lost.what, lost.hint, (lost.call,))
+            for expression in node.all_expressions()
+            for lost in lost_digits(expression)
+        ]
         for place, expression, column in node.columns_made():
             later = self._expression_faults(
                 expression, relation, _roots(node.expressions("groupingExpressions"))
@@ -166,6 +172,8 @@ class _Search:
         what = f"{name}.{column} is {kind.words}{'' if typed else ', text in the log'}, and {use.words}"
         if use.warned:
             hint = 'if that is meant, say collation="C"; otherwise order the rows where they are read'
+            if "blanks" in use.words:
+                hint = kind.hint
             return Fault("collation", what, hint, use.calls, name, column)
         if "constant" in use.words:
             hint = "leave out the blanks at its end" if kind.padded else "write it as Postgres prints it"

@@ -30,7 +30,8 @@ class TextType:
     prints, where others mean the same; "" is any. ``reads``: names of Spark's types, without a precision, as which the
     text may be read. ``functions``: whether functions of texts see what those of Postgres see. ``cast``: the type that
     a definition would give it. ``of_elements``: this is about the order of lists, and nothing is said of their
-    elements. ``padded``: it is ``char(n)`` without its blanks. ``hint``: what to write where no cast helps."""
+    elements. ``padded``: it is ``char(n)`` without its blanks. ``varying``: it is ``varchar``, which Postgres compares
+    with ``char(n)`` as if it was that. ``hint``: what to write where no cast helps."""
 
     words: str
     equal: bool = False
@@ -41,12 +42,13 @@ class TextType:
     cast: str = "string"
     of_elements: bool = False
     padded: bool = False
+    varying: bool = False
     hint: str = ""
 
     @property
     def is_text(self) -> bool:
         """Whether it is text in Postgres, too."""
-        return self.padded or self.order == "warned"
+        return self.padded or self.varying or self.order == "warned"
 
     def may_be_read_as(self, name: str) -> bool:
         """As a type of Spark, by its name without a precision."""
@@ -76,6 +78,9 @@ _NO_ORDER = TextType(
 _PADDED = TextType(
     "character(n)", equal=True, order="as text", literal=r"(?s:.*[^ ])?", padded=True,
     hint="give it its blanks where they count: rpad(…, n, ' ')",
+)  # fmt: skip
+_VARYING = TextType(
+    "varchar", equal=True, order="as text", varying=True, hint="if there may be such, rtrim(…) it",
 )  # fmt: skip
 
 _RANGE = TextType("a range", equal=True, literal=_NOTHING)
@@ -129,6 +134,8 @@ def text_type(column: Column, shown: pa.DataType, *, byte_order: bool = False) -
         if oid == 1042 and known:
             return replace(known, literal=_PADDED.literal, padded=True, hint=_PADDED.hint)
         return _TYPES[oid]
+    if oid == 1043:
+        return replace(known, varying=True, hint=_VARYING.hint) if known else _VARYING
     if known or oid in _PLAIN_TEXTS:
         return known
     if oid >= _FIRST_OWN_OID and column.type_kind in _KINDS:
@@ -136,7 +143,7 @@ def text_type(column: Column, shown: pa.DataType, *, byte_order: bool = False) -
     return replace(_UNKNOWN, words=column.type_name) if column.type_name else _UNKNOWN
 
 
-_PLAIN_TEXTS = frozenset({18, 19, 25, 1043})
+_PLAIN_TEXTS = frozenset({18, 19, 25})
 
 
 def _collated(column: Column, *, byte_order: bool) -> TextType | None:

@@ -10,7 +10,7 @@ CARRYING = frozenset({
     "Alias", "And", "ArrayExists", "ArrayForAll", "ArraySize", "ArrayTransform", "AtLeastNNonNulls", "Cardinality",
     "CaseWhen", "CollectTopK", "CommonExpressionDef", "CommonExpressionRef", "Count", "CountIf",
     "CreateNamedStruct", "GetStructField", "If", "IsNotNull", "IsNull", "LambdaFunction", "ListQuery", "MaxBy",
-    "MinBy", "NamedLambdaVariable", "Not", "Or", "OuterReference", "PivotFirst", "Size", "Stack", "UnresolvedAlias",
+    "MinBy", "NamedLambdaVariable", "Not", "Or", "OuterReference", "Size", "Stack", "UnresolvedAlias",
     "UpdateFields", "WindowSpecDefinition", "With",
 })  # fmt: skip
 """What looks at no value: it carries them along, counts them or tells NULL."""

@@ -38,6 +38,7 @@ class Use:
 
 _EQUAL = {
     "EqualTo": "=", "EqualNullSafe": "<=>", "In": "in", "InSubquery": "in", "CollectSet": "collect_set", "Mode": "mode",
+    "PivotFirst": "pivot",
     "HyperLogLogPlusPlus": "approx_count_distinct", "ArrayDistinct": "array_distinct",
     "ArrayContains": "array_contains", "ArrayPosition": "array_position", "ArrayRemove": "array_remove",
     "ArraysOverlap": "arrays_overlap", "ArrayUnion": "array_union", "ArrayIntersect": "array_intersect",
@@ -210,9 +211,11 @@ class TypeUses:
         elif inner.kind in _EQUAL:
             self._judge_equality(every, f"is compared as text ({_EQUAL[inner.kind]})")
             self._judge_constants(inner, every)
+            self._judge_blanks(every)
         elif inner.kind in _ORDER or inner.kind in _ORDERED_BY:
             self._judge_order(inner, below, relation)
             self._judge_constants(inner, every)
+            self._judge_blanks(every)
         else:
             self._judge_function(inner, every)
 
@@ -253,6 +256,13 @@ class TypeUses:
             kind = self._type(origin)
             fails = kind.equal and not all(map(kind.is_written_so, constants))
             self._find(origin, "is compared with a constant that Postgres would print otherwise", fails=fails)
+
+    def _judge_blanks(self, used: frozenset[TextColumn]) -> None:
+        """Beside char(n) Postgres takes a varchar for one, too."""
+        padded = any(self._type(each).padded for each in used)
+        for origin in sorted(used):
+            words = "is compared with character(n), where Postgres leaves out blanks at its end"
+            self._find(origin, words, fails=padded and self._type(origin).varying, warned=True)
 
     def _judge_function(self, inner: Node, used: frozenset[TextColumn]) -> None:
         if inner.kind in CARRYING or inner.kind in _PASSES_ON:

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["clock", "session", "random", "order", "python", "float", "text", "collation"]
+Kind = Literal[
+    "clock", "session", "random", "order", "python", "float", "text", "collation", "digits", "fewer digits"
+]
 Cleared = Literal["never", "constant in its group", "sorted", "a unique order", "exact numbers", "tolerance"]
 
 

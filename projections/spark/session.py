@@ -246,6 +246,8 @@ def _runtime_conf(settings: Settings) -> dict[str, str]:
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.timeType.enabled": "true",
+        # Decimals that do not fit are errors; otherwise digits behind the point would be dropped without a word.
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
     }
 

@@ -41,6 +41,46 @@ _IN_POSTGRES = {
     "max": "SELECT 1 AS id, (SELECT {printed} FROM t WHERE {c} IS NOT NULL ORDER BY {c} DESC LIMIT 1) AS v",
 }
 """Postgres does not have min and max for every type that has an order, and prints padded texts with their padding."""
+_ROWS = {
+    "padding, like": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE 'a'"),
+    "padding, like a prefix": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE 'a%'"),
+    "padding, like an end": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE '%a'"),
+    "padding, like any letter": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE 'a_%'"),
+    "padding, like a blank": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE 'a %'"),
+    "padding, length": ("padded", "SELECT id, length(padded) AS v FROM t"),
+    "padding, bytes": ("padded", "SELECT id, octet_length(padded) AS v FROM t"),
+    "padding, joined to text": ("padded", "SELECT id, padded || 'x' AS v FROM t"),
+    "padding, upper": ("padded", "SELECT id, upper(padded) AS v FROM t"),
+    "padding, a part": ("padded", "SELECT id, substring(padded, 1, 3) AS v FROM t"),
+    "padding, a constant with blanks": ("padded", "SELECT id, 1 AS v FROM t WHERE padded = 'a '"),
+    "padding, text": ("padded words", "SELECT a.id, b.id AS v FROM t a JOIN t b ON a.padded = b.words"),
+    "padding, varchar": ("padded short", "SELECT a.id, b.id AS v FROM t a JOIN t b ON a.padded = b.short"),
+    "padding, under a domain": (
+        "padded d_coded",
+        "SELECT a.id, b.id AS v FROM t a JOIN t b ON a.padded = b.d_coded",
+    ),
+    "domain, a sum": ("d_counted", "SELECT id, d_counted + 1 AS v FROM t WHERE id < 3"),
+    "domain, an aggregate": ("d_priced", "SELECT 1 AS id, sum(d_priced) AS v FROM t"),
+    "domain, its base": (
+        "d_counted whole",
+        "SELECT a.id, b.id AS v FROM t a JOIN t b ON a.d_counted = b.whole",
+    ),
+    "digits, a product": ("exact", "SELECT id, exact * exact AS v FROM t"),
+    "digits, a product of many": ("fine", "SELECT id, fine * fine AS v FROM t"),
+    "digits, compared": ("fine huge", "SELECT a.id, b.id AS v FROM t a JOIN t b ON a.fine = b.huge"),
+    "digits, either": ("fine huge", "SELECT id, coalesce(fine, huge) AS v FROM t"),
+    "digits, a large product": ("huge", "SELECT id, huge * huge AS v FROM t WHERE id > 3"),
+    "digits, a quotient": ("exact", "SELECT id, exact / 3.0 AS v FROM t"),
+    "digits, a mean": ("exact", "SELECT 1 AS id, avg(exact) AS v FROM t"),
+    "digits, a rounded mean": ("exact", "SELECT 1 AS id, round(avg(exact), 2) AS v FROM t"),
+    "enum, between": ("feel", "SELECT id, 1 AS v FROM t WHERE feel BETWEEN 'ok' AND 'happy'"),
+    "enum, the first of a group": ("feel whole", "SELECT 1 AS id, count(*) AS v FROM t WHERE feel >= 'ok'"),
+    "enum, either": ("feel", "SELECT 1 AS id, max(coalesce(feel, feel)) AS v FROM t"),
+    "interval, a list": ("period period_2", "SELECT id, 1 AS v FROM t WHERE period = period_2 OR id = 1"),
+    "inet, beside its key": ("address", "SELECT min(id) AS id, count(*) AS v FROM t GROUP BY id, address"),
+    "oid, a number": ("number", "SELECT id, 1 AS v FROM t WHERE number < 50"),
+}
+"""What only some types are used for: the columns and the query."""
 _EVERY = 5
 _ARRAY = re.compile(r"array\[(.*?)\](::char\(3\)\[\])?")
 
@@ -55,6 +95,8 @@ def cases(*, all_forms: bool = True) -> Iterator[Case]:
             in_postgres = _IN_POSTGRES.get(form, query)
             in_spark = _ARRAY.sub(r"array(\1)", _fill(query, kind))
             yield Case(f"{kind.name} {form}", columns, in_spark, _fill(in_postgres, kind))
+    for name, (columns, query) in _ROWS.items():
+        yield Case(name, ("id", *columns.split()), query, query)
 
 
 def _fill(query: str, kind: Kind) -> str:
