@@ -120,14 +120,12 @@ _FIRST_OWN_OID = 16_384
 def text_type(column: Column, shown: pa.DataType, *, byte_order: bool = False) -> TextType | None:
     """What has to be watched of a column that a projection sees as ``shown``; None for one that is typed.
     ``byte_order``: the definition says that texts are meant to be ordered by their bytes."""
-    if column.policy:
-        return None  # the policy's text, which is no value of the type
+    if column.policy or (pa.types.is_string(shown) and column.arrow != shown):
+        return None  # a policy's text; the text of a typed column, which on_unreadable="text" asks for
     if pa.types.is_list(shown):
         return _NO_ORDER
     if not pa.types.is_string(shown):
         return None
-    if column.arrow != shown:  # on_unreadable="text"
-        return replace(_UNKNOWN, words=f"{column.type_name or 'typed'}, read as text")
     known = _collated(column, byte_order=byte_order)
     oid = column.meant_oid
     if oid in _TYPES:
