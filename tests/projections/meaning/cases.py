@@ -95,8 +95,8 @@ def cases(*, all_forms: bool = True) -> Iterator[Case]:
             in_postgres = _IN_POSTGRES.get(form, query)
             in_spark = _ARRAY.sub(r"array(\1)", _fill(query, kind))
             yield Case(f"{kind.name} {form}", columns, in_spark, _fill(in_postgres, kind))
-    for name, (columns, query) in _ROWS.items():
-        yield Case(name, ("id", *columns.split()), query, query)
+    for name, (used, query) in _ROWS.items():
+        yield Case(name, ("id", *used.split()), query, query)
 
 
 def _fill(query: str, kind: Kind) -> str:
