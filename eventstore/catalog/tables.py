@@ -222,7 +222,8 @@ refused = Table(
     Column("last_at", BigInteger, nullable=False),
 )
 
-# Tables that are, or have been, partitions of a captured table with column policies. The source forgets that.
+# Names under which columns are protected beside those of their topic: of the roots of partitions, which the source
+# forgets when they are detached, and those that a table had for a while.
 partitions = Table(
     "partitions",
     metadata,

@@ -1,5 +1,6 @@
-"""Tables that are, or have been, partitions of a captured table with column policies: which of their columns those
-policies protect. The source forgets a partition when it is detached."""
+"""Names under which columns are protected beside those of their topic. A table that is, or has been, a partition of one
+with column policies has its root's: the source forgets that when it is detached. A renamed table has those that it had
+for a while."""
 
 from __future__ import annotations
 

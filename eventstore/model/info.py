@@ -72,7 +72,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class InheritedPolicy:
-    """The policy that a partition's column ``number`` (its attnum) has from ``name``, the column of the root."""
+    """The policy that a table's column ``number`` (its attnum) has from ``name``: of its root's column, or its own."""
 
     number: int
     policy: str

@@ -270,3 +270,33 @@ def test_a_partition_that_moves_to_another_table_keeps_its_roots_policies(
         assert places_of(capture.store, site.root, SECRET) == []
         latest = capture.store.schemas(table("archive"))[-1]
         assert {column.name for column in latest.columns} == {"email", "id", "memo", "note"}
+
+
+@pytest.mark.slow
+def test_a_policy_of_a_name_that_a_table_had_for_a_while_is_not_forgotten(site: Site) -> None:
+    """Neither for the table, whose name changes back, nor for another one that gets the name, though the configuration
+    does not say it any more."""
+    key = "only the environment knows it"
+    while_it_was_called_so = site.with_settings(columns={"public.client?.email": "hash"}, hash_key=key)
+    silent = site.with_settings(columns={}, hash_key=key)
+    insert = f"INSERT INTO {{}} (id, note, email) VALUES ({{}}, 'is found', '{SECRET}')"
+    with init_and_capture(while_it_was_called_so) as capture:
+        execute(site.dsn, "ALTER TABLE people RENAME TO clients", insert.format("clients", 1))
+        settle(capture)
+        capture.wait_until_complete(table("people"))
+    with RunningCapture(silent) as capture:
+        settle(capture)
+        execute(
+            site.dsn,
+            "ALTER TABLE clients RENAME TO people",
+            insert.format("people", 2),
+            "CREATE TABLE clients (id int PRIMARY KEY, note text, email text)",
+        )
+        settle(capture)
+    silent.init()
+    with RunningCapture(silent) as capture:
+        capture.wait_until_complete(table("clients"))
+        execute(site.dsn, insert.format("clients", 3), insert.format("people", 3))
+        settle(capture)
+        assert places_of(capture.store, site.root, SECRET) == []
+        assert places_of(capture.store, site.root, "is found")
