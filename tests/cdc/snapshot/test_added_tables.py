@@ -116,6 +116,12 @@ def test_rows_since_the_point_follow_the_loaded_ones(added: AddedTable) -> None:
     assert added.complete() and added.ids() == [2]
 
 
+def test_a_load_that_is_ready_waits_for_no_block(added: AddedTable) -> None:
+    added.finish_load(0x101)
+    added.appender.take(None)
+    assert added.complete() and added.ids() == []
+
+
 def test_many_relations_in_front_of_a_transaction_make_no_epoch_of_their_own(added: AddedTable) -> None:
     added.assembler = Assembler(1, HUGE, 0)
     head = added.store.source(SOURCE)

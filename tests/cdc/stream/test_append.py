@@ -84,7 +84,10 @@ def store(store_dir: Path) -> Iterator[Store]:
 
 
 def rig_of(
-    store: Store, complete: Sequence[Table] = (A, B), quarantined: Sequence[QuarantinedTopic] = ()
+    store: Store,
+    complete: Sequence[Table] = (A, B),
+    quarantined: Sequence[QuarantinedTopic] = (),
+    handover: Handover | None = None,
 ) -> Rig:
     writer = store.take_over(SOURCE)
     done = [table.topic for table in complete]
@@ -104,7 +107,9 @@ def rig_of(
         own_messages=OwnMessages(lambda: (SECRET, "9000:9000:"), lambda content: False),
         filled_unseen=lambda relid, column: False,
     )
-    return Rig(store, Appender(context, Handover(HUGE)), progress, Stream(), Assembler(HUGE, HUGE, 0))
+    return Rig(
+        store, Appender(context, handover or Handover(HUGE)), progress, Stream(), Assembler(HUGE, HUGE, 0)
+    )
 
 
 def insert(table: Table, key: int) -> pg.Insert:
@@ -135,9 +140,8 @@ def test_a_block_of_transactions_is_one_epoch_and_is_counted(store: Store) -> No
 
 
 def test_the_thread_appends_what_was_handed_over_until_it_is_closed(store: Store) -> None:
-    rig = rig_of(store)
     handover = Handover(HUGE)
-    rig.appender._handover = handover
+    rig = rig_of(store, handover=handover)
     last = rig.stream.transaction(A.relation, insert(A, 1))
     handover.put(rig.stream.block())
 
