@@ -192,6 +192,9 @@ def test_a_version_announced_during_the_load_is_there_when_it_completes(added: A
     added.appender.take(None)
     assert added.complete()
     assert [schema.columns[1].name for schema in added.store.schemas(LATER.topic)] == ["n", "after"]
+    added.stream.transaction(again.relation, pg.Insert(500, (b"1", b"5")))
+    added.append()
+    assert added.ids() == [1] and len(added.store.schemas(LATER.topic)) == 2
 
 
 def test_a_column_that_only_the_stream_knows_makes_the_topic_be_read_again(added: AddedTable) -> None:

@@ -133,7 +133,9 @@ def test_a_block_of_transactions_is_one_epoch_and_is_counted(store: Store) -> No
     rig.appender.take(ThroughPosition(last + 0x500))
     rig.appender.take(ThroughPosition(last + 0x400))
     rig.stream.transaction(B.relation)
-    rig.give()
+    block = rig.stream.block()
+    rig.appender.take(block)
+    assert not block.data, "its messages need no memory any more"
     state = store.source(SOURCE)
     assert state is not None and (state.commit_lsn, state.through_lsn) == (last + 0x100, last + 0x500)
     assert rig.counts() == (1, 3, 3) and len(store.epochs()) == 2, "no rows, no epoch"
@@ -214,6 +216,8 @@ def test_a_table_that_cannot_be_decoded_is_put_in_quarantine_and_the_others_go_o
     rig.stream.transaction(insert(A, 3), insert(B, 4))
     rig.give()
     assert rig.ids(A) == [1, 3] and rig.ids(B) == []
+    rig.appender._enter_quarantine(entry)
+    assert len(rig.progress.status().messages) == 2, "it is said each time"
 
 
 def test_a_topic_that_must_be_read_again_is_incomplete_with_the_epoch_that_says_so(store: Store) -> None:

@@ -143,9 +143,13 @@ def test_rows_that_the_sink_cannot_hold_are_refused_with_the_way_out(built: Buil
 
 
 def test_a_sink_that_stands_where_no_step_ends_is_refused(built: Built) -> None:
+    of, number, hash_of = (built.ctx, built.generation), built.generation.number, built.ctx.epoch(1).hash
+    for epoch in (0, 1):
+        with pytest.raises(OperatorError, match=f"epoch {epoch}"):
+            missing_steps(*of, Fence(built.ctx.store.log_id, "totals", number, epoch, hash_of))
     first = built.commit(0, 1, {1: "first"})
     built.commit(1, 3, {2: "second"})
-    fence, of = built.fence(first), (built.ctx, built.generation)
+    fence = built.fence(first)
     assert [step.to_epoch for step in missing_steps(*of, None)] == [1, 3]
     assert [step.to_epoch for step in missing_steps(*of, fence)] == [3]
     for other in (replace(fence, generation=9), replace(fence, projection="other")):
@@ -157,7 +161,7 @@ def test_a_sink_that_stands_where_no_step_ends_is_refused(built: Built) -> None:
             missing_steps(*of, replace(fence, epoch=epoch, epoch_hash=known.hash))
     with pytest.raises(OperatorError, match="another epoch 1 than this log's"):
         missing_steps(*of, replace(fence, epoch_hash="0"))
-    built.ctx.store.steps.forget("totals", built.generation.number, 1)
+    built.ctx.store.steps.forget("totals", number, 1)
     with pytest.raises(OperatorError, match="nothing, although its first steps were applied") as refused:
         missing_steps(*of, None)
     assert "tailrace rebuild totals" in refused.value.hint
