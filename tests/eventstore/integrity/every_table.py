@@ -10,16 +10,16 @@ from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
-from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
+from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, WIDER, at, batch, rows, writer
 
 LAST = 16
-SETTINGS: dict[str, Any] = {
-    "inline_bytes": 3500,
-    "upkeep": UpkeepSettings(keep_epochs=4),
-    "topics": {CUSTOMERS.text: TopicSettings.model_validate({"retention": "7s", "archive": "cold"})},
-}
+SETTINGS = StoreSettings(
+    inline_bytes=3500,
+    upkeep=UpkeepSettings(keep_epochs=4),
+    topics={CUSTOMERS.text: TopicSettings.model_validate({"retention": "7s", "archive": "cold"})},
+)
 """With chunks of two epochs (``seal``, ``fold``), and three files that are merged (``tiers``)."""
 
 

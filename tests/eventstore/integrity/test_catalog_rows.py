@@ -7,6 +7,7 @@ put in once more. A new column is covered, or is listed here with the reason why
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -27,7 +28,6 @@ from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tests.eventstore.integrity.every_table import LAST, SETTINGS, fill_every_table
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, content
-from tests.fixtures.stores import StoreFactory, one_catalog
 
 WORK = "work under way, or a record for people: no reader's rows depend on it"
 NOT_READ = {
@@ -104,16 +104,26 @@ MAY_BE_FORGOTTEN = {
 }
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store that nobody changed."""
+    root = tmp_path_factory.mktemp("filled")
+    with pytest.MonkeyPatch.context() as patch, Store.open(SETTINGS, create=True, root=root) as opened:
+        patch.setattr(seal, "CHUNK_EPOCHS", 2)
+        patch.setattr(fold, "CHUNK", 2)
+        patch.setattr(tiers, "FAN_IN", 3)
+        patch.setattr(plan, "now_micros", lambda: to_micros(at(LAST)))
+        fill_every_table(opened)
+        assert opened.verify(archives=True).findings == ()
+    return root
+
+
 @pytest.fixture
-def store(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(seal, "CHUNK_EPOCHS", 2)
-    monkeypatch.setattr(fold, "CHUNK", 2)
-    monkeypatch.setattr(tiers, "FAN_IN", 3)
-    monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(LAST)))
-    opened = new_store(**SETTINGS)
-    fill_every_table(opened)
-    assert opened.verify(archives=True).findings == ()
-    return opened
+def store(filled: Path, tmp_path: Path) -> Iterator[Store]:
+    """A copy of it."""
+    root = shutil.copytree(filled, tmp_path / "store")
+    with Store.open(SETTINGS, root=root) as opened:
+        yield opened
 
 
 def database(store: Store) -> sqlite3.Connection:
@@ -248,20 +258,17 @@ def missed(store: Store, *, valid: bool) -> list[str]:
     return found
 
 
-@one_catalog
 def test_a_value_that_was_changed_in_the_catalog_is_found(store: Store) -> None:
     found = missed(store, valid=False)
     assert not found, "\n" + "\n".join(found)
 
 
-@one_catalog
 @pytest.mark.slow
 def test_a_value_that_might_be_there_is_found_in_the_place_of_another(store: Store) -> None:
     found = missed(store, valid=True)
     assert not found, "\n" + "\n".join(found)
 
 
-@one_catalog
 def test_a_row_that_was_taken_out_of_the_catalog_is_found(store: Store) -> None:
     missed = []
     with closing(database(store)) as sql:
@@ -277,7 +284,6 @@ def test_a_row_that_was_taken_out_of_the_catalog_is_found(store: Store) -> None:
     assert store.verify(archives=True).findings == ()
 
 
-@one_catalog
 def test_a_row_that_is_there_twice_under_another_key_is_found(store: Store) -> None:
     missed = []
     with closing(database(store)) as sql:
@@ -365,13 +371,11 @@ def other_readings(
     return missed
 
 
-@one_catalog
 def test_readers_of_a_changed_catalog_get_the_same_rows_or_an_integrity_error(store: Store) -> None:
     missed = other_readings(store, rows_seen, valid=False, every=4)
     assert not missed, "\n" + "\n".join(missed)
 
 
-@one_catalog
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seen", "valid"),
@@ -385,7 +389,6 @@ def test_readers_get_the_same_states_and_moments_or_an_integrity_error(
     assert not missed, "\n" + "\n".join(missed)
 
 
-@one_catalog
 def test_a_head_that_was_kept_elsewhere_is_compared(store: Store) -> None:
     kept = [(epoch.epoch, epoch.hash) for epoch in store.epochs()]
     for head in (kept[0], kept[-1]):
