@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from sqlalchemy import Connection
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.errors import Fenced, TransientError, UsageError
+from tailrace.eventstore.errors import Fenced, OperatorError, TransientError, UsageError
 from tailrace.eventstore.log.wakeup import Deadline
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions import dead_letters, membership
@@ -268,6 +268,7 @@ class Member:
 
     def _take(self, mine: list[HeldSlot]) -> None:
         held: dict[Slot, _HeldPartition] = {}
+        bounds = self.group.bounds({each.slot.topic for each in mine}) if self._is_new(mine) else {}
         for holding in mine:
             known = self._held.get(holding.slot)
             if known is not None and known.holding.generation == holding.generation:
@@ -275,6 +276,8 @@ class Member:
                 held[holding.slot] = known
                 continue
             at = StartPosition(holding.next_offset, holding.epoch)
+            if holding.slot.topic in bounds:
+                self._require_within(holding.slot, at, bounds[holding.slot.topic])
             if self._effects is not None:
                 at = self._take_effects(self._effects, holding)
             held[holding.slot] = _HeldPartition(
@@ -288,6 +291,22 @@ class Member:
         self._held = held
         self._turn = [slot for slot in self._turn if slot in held]
         self._turn += [slot for slot in held if slot not in self._turn]
+
+    def _is_new(self, mine: Iterable[HeldSlot]) -> bool:
+        """Whether any of these was not ours before in the same generation."""
+        known = {(slot, held.holding.generation) for slot, held in self._held.items()}
+        return any((each.slot, each.generation) not in known for each in mine)
+
+    def _require_within(self, slot: Slot, at: StartPosition, bounds: Bounds) -> None:
+        """Raises OperatorError for a stored position behind the end: its member would wait until the log has come that
+        far, and never get the rows before."""
+        _, end = bounds.offsets[slot.partition]
+        if at.next_offset > end:
+            raise OperatorError(
+                f"group {self.group.name!r} is at offset {at.next_offset} of {slot}, and the log ends at {end}: it was"
+                " restored from a backup, or somebody else moved the group",
+                hint=f"tailrace group reset {self.group.name} --to latest, or to where its consumer stands",
+            )
 
     def _cursor(self, slot: Slot, at: StartPosition) -> Cursor | AheadCursor:
         cursor = Cursor(

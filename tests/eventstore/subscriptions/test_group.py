@@ -24,7 +24,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, Text, create_engine, in
 from sqlalchemy.orm import Session
 
 from tailrace.eventstore.catalog import group_tables
-from tailrace.eventstore.errors import Fenced, IntegrityError, UsageError
+from tailrace.eventstore.errors import Fenced, IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import Op
 from tailrace.eventstore.store import Store
@@ -614,3 +614,26 @@ def test_a_time_that_no_clock_shows_is_a_damaged_row(store: Store) -> None:
         connection.execute(update(group_tables.partitions).values(committed_at=2**62))
     with pytest.raises(IntegrityError, match="which no clock shows"):
         store.group("mails").progress()
+
+
+@one_catalog
+@pytest.mark.parametrize("offset", [1000, 1 << 62])
+def test_a_position_behind_the_end_of_the_log_is_refused_and_can_be_reset(
+    new_store: StoreFactory, offset: int
+) -> None:
+    """As a log that was restored leaves it, or a role that may only read and consume writes it."""
+    store = new_store()
+    fill(store, 3)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with group.join("a") as member:
+        drain(member)
+    table = group_tables.partitions
+    with group.database.write() as connection:
+        connection.execute(update(table).where(table.c.topic.like("%orders")).values(next_offset=offset))
+    with group.join("a") as member, pytest.raises(OperatorError, match="and the log ends at") as refused:
+        member.poll()
+    assert "tailrace group reset g" in refused.value.hint
+    group.reset(to="latest")
+    fill(store, 1)
+    with group.join("a") as member:
+        assert sum(each.rows.num_rows for each in drain(member)) == 6
