@@ -400,7 +400,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $body$;
 
-REVOKE ALL ON FUNCTION tailrace.ddl_sign(bytea), tailrace.ddl_emit(jsonb), tailrace.ddl_seal(text, text),
+REVOKE ALL ON FUNCTION tailrace.ddl_sign(bytea), tailrace.ddl_emit(jsonb), tailrace.ddl_seal(text, text), tailrace.ddl_collation(oid),
     tailrace.ddl_unseal(text, text), tailrace.ddl_tell(oid[], text, text), tailrace.ddl_say(oid, text, text, jsonb),
     tailrace.ddl_users(oid[]), tailrace.ddl_types(), tailrace.ddl_partitions(), tailrace.ddl_moved(text, text, text),
     tailrace.ddl_failed(text, text), tailrace.ddl_start(),
