@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from sqlalchemy import Connection
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.errors import Fenced, OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import Fenced, OperatorError, TransientError, UsageError, damaged_row
 from tailrace.eventstore.log.wakeup import Deadline
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions import dead_letters, membership
@@ -298,8 +298,12 @@ class Member:
         return any((each.slot, each.generation) not in known for each in mine)
 
     def _require_within(self, slot: Slot, at: StartPosition, bounds: Bounds) -> None:
-        """Raises OperatorError for a stored position behind the end: its member would wait until the log has come that
-        far, and never get the rows before."""
+        """Raises IntegrityError for a partition that there is not, and OperatorError for a stored position behind the
+        end: its member would wait until the log has come that far, and never get the rows before."""
+        if not 0 <= slot.partition < len(bounds.offsets):
+            raise damaged_row(
+                f"group_partitions, group {self.group.name!r}, {slot}", "there is no such partition"
+            )
         _, end = bounds.offsets[slot.partition]
         if at.next_offset > end:
             raise OperatorError(

@@ -637,3 +637,21 @@ def test_a_position_behind_the_end_of_the_log_is_refused_and_can_be_reset(
     fill(store, 1)
     with group.join("a") as member:
         assert sum(each.rows.num_rows for each in drain(member)) == 6
+
+
+@one_catalog
+@pytest.mark.parametrize("partition", [-1, 4, 2**31 - 1])
+def test_a_stored_position_in_a_partition_that_is_not_there_is_named(
+    new_store: StoreFactory, partition: int
+) -> None:
+    store = new_store()
+    fill(store, 3)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with group.join("a") as member:
+        drain(member)
+    table = group_tables.partitions
+    moved = update(table).where(table.c.topic.like("%orders"), table.c.partition == 0)
+    with group.database.write() as connection:
+        connection.execute(moved.values(partition=partition))
+    with group.join("a") as member, pytest.raises(IntegrityError, match=f"orders/{partition}: there is no"):
+        member.poll()
