@@ -346,3 +346,11 @@ def test_of_a_name_the_newest_term_alone_goes_on(new_store: StoreFactory) -> Non
             0,
         ]
         assert terms.advance(connection, terms.FOLD, by=3) == 3 and terms.advance(connection, terms.FOLD) == 4
+
+
+def test_names_of_new_files_say_who_wrote_them_in_which_term_and_none_is_given_twice() -> None:
+    names = [terms.new_parquet("log/shop/1", terms.SEAL, 7) for _ in range(2)]
+    assert names[0] != names[1]
+    for name in (*names, f"{terms.new_file('epochs', terms.FOLD, 7)}.frames"):
+        found = terms.FILE_NAME.fullmatch(name)
+        assert found is not None and found["term"] == "7" and found["writer"] in (terms.SEAL, terms.FOLD)
