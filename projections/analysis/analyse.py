@@ -32,8 +32,8 @@ from tailrace.projections.analysis.empty_inputs import (
 from tailrace.projections.analysis.locality import prove
 from tailrace.projections.analysis.plan_tree import (
     holds_rows,
-    literals,
     nondeterministic_classes,
+    plan_constants,
     plan_json,
     read,
 )
@@ -196,7 +196,7 @@ def _analyse(
         text = plan_json(result)
         if ".LogicalRDD" in text and holds_rows(result):
             return _unproved_analysis(projection, schema, LOOKS, NO_ROWS, ACTIONS)
-        plan, varies = read(text), literals(text) != literals(plan_json(again))
+        plan, varies = read(text), plan_constants(result, text) != plan_constants(again, plan_json(again))
         proof = prove(plan, lineage_of(projection), declared.inputs)
         found, types = faults(plan, proof, declared, nondeterministic_classes(result))
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -51,6 +51,26 @@ def roots(expression: Node) -> list[Attribute]:
     if expression.kind in ("Alias", "CreateNamedStruct", "SortOrder"):
         return [held for child in expression.children for held in roots(child)]
     return []
+
+
+def column_holding(value: Node, columns: Iterable[Node]) -> int | None:
+    """The id of the first of some columns that has the value of an expression; None when none has."""
+    held = root(value)
+    for each in columns:
+        if each.kind not in ("Alias", "AttributeReference"):
+            continue
+        made = each.children[0] if each.children else each
+        if root(each) == held if held is not None else _is_same(value, made):
+            return each.id
+    return None
+
+
+def _is_same(one: Node, other: Node) -> bool:
+    """Two expressions that are spelled alike, of the same columns."""
+    return (
+        (one.kind, one.fields, len(one.children)) == (other.kind, other.fields, len(other.children))
+        and all(map(_is_same, one.children, other.children))
+    )  # fmt: skip
 
 
 def coalesced_attributes(expression: Node) -> list[Attribute] | None:

@@ -213,7 +213,8 @@ def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]
     return (
         f"rows of {_inputs(linked)} are found through {of}, but not joined with the {', '.join(columns)} of it"
         " that the key came by, or kept when nothing matches",
-        f"join them with {', '.join(f'{of}.{column}' for column in columns)} beside its key, or correct Through",
+        f"join them with {', '.join(f'{of}.{column}' for column in columns)} beside its key, or say"
+        f" otherwise what {_inputs(linked)} affects",
     )
 
 

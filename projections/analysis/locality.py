@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tailrace.projections.analysis.expressions import (
     Equality,
     coalesced_attributes,
+    column_holding,
     equalities,
     names_in,
     non_null_attributes,
@@ -203,16 +204,29 @@ class _Walk:
         named = self._named_columns(below, expressions)
         grouped = [root(each) for each in grouping]
         held = [each for each in grouped if each is not None]
-        unique: frozenset[frozenset[Attribute]] = frozenset()
-        outputs = {
-            root(each): each.id for each in expressions if each.kind in ("Alias", "AttributeReference")
-        }
-        if None not in grouped and all(each in outputs for each in held):
-            unique = frozenset({frozenset(outputs[each] for each in held)})
-        rows = self._kept_apart(node, below, held, _groups(grouping))
+        told = [column_holding(each, expressions) for each in self._telling(below, grouping)]
+        unique = (
+            frozenset() if None in told else frozenset({frozenset(each for each in told if each is not None)})
+        )
+        rows = self._kept_apart(node, below, held, _groups(grouping), _computed_key_hint(below, grouping))
         if isinstance(rows, Spread):
             rows = named.rows
         return PlanRelation(named.output, rows, named.origins, unique)
+
+    def _telling(self, below: PlanRelation, grouping: Sequence[Node]) -> list[Node]:
+        """Those of the grouping expressions that tell groups apart: where a row's key is among them, its other columns
+        are not needed."""
+        keys = {name: facts.unique for name, facts in self.inputs.items()}
+        keyed = below.readings_with_key([held for held in map(root, grouping) if held is not None], keys)
+
+        def is_told(expression: Node) -> bool:
+            held = root(expression)
+            origin = below.origins.get(held) if held is not None else None
+            if origin is None or origin.reading not in keyed:
+                return False
+            return all(origin.column not in key for key in keys[origin.input])
+
+        return [each for each in grouping if not is_told(each)]
 
     def _distinct(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
@@ -450,6 +464,24 @@ def _marked_input(node: Node) -> str:
 
 def _columns(expressions: Iterable[Node]) -> tuple[OutputColumn, ...]:
     return tuple(OutputColumn(each.id, each.name) for each in expressions if "exprId" in each.fields)
+
+
+_COMPUTED_KEY = (
+    "the key is computed of {0}, and only a column as it is can be followed: give its table such a column, or"
+    " do not say that affects is {0}; then each change has everything computed"
+)
+
+
+def _computed_key_hint(below: PlanRelation, expressions: Iterable[Node]) -> str:
+    """What to do where rows are grouped by something made of their key, which affects name; "" where they are not."""
+    rows = below.rows
+    holders = frozenset().union(*rows.holders.values()) if isinstance(rows, Spread) else frozenset()
+    for each in expressions:
+        if root(each) is None:
+            for inner in each.walk():
+                if inner.kind == "AttributeReference" and inner.id in holders:
+                    return _COMPUTED_KEY.format(inner.name)
+    return ""
 
 
 def _name_list(expressions: Iterable[Node]) -> str:

@@ -124,14 +124,31 @@ def read(text: str) -> Node:
     return _tree(value)
 
 
+def plan_constants(result: DataFrame, text: str) -> list[str]:
+    """The constants of a plan that ``plan_json`` gave, also of those inside it. Of binary ones the JSON has no value;
+    Spark is asked for these."""
+    found = literals(text)
+    if '"binary"' in text:
+        found += [
+            str(leaf.sql())
+            for part in _parts(result)
+            for node in _walk(part)
+            for each in _to_list(node.expressions())
+            for leaf in _to_list(each.collectLeaves())
+            if leaf.getClass().getSimpleName() == "Literal"
+        ]
+    return found
+
+
 def literals(text: str) -> list[str]:
-    """The constants of a plan that ``TreeNode.toJSON`` gives, also of those inside it, in its order."""
+    """The constants of a plan that ``TreeNode.toJSON`` gives, also of those inside it, in its order; without binary
+    ones, of which it has an address."""
     found: list[str] = []
     todo: list[Any] = [json.loads(text)]
     while todo:
         value = todo.pop()
         if isinstance(value, dict):
-            if str(value.get("class", "")).endswith(".Literal"):
+            if str(value.get("class", "")).endswith(".Literal") and value.get("dataType") != "binary":
                 found.append(str(value.get("value")))
             todo += value.values()
         elif isinstance(value, list):

@@ -244,7 +244,7 @@ SOUND: dict[str, Projection] = {
         "sum(amount) OVER (PARTITION BY customer_id ORDER BY status)",
         "row_number() OVER (PARTITION BY customer_id ORDER BY id)",
         "lag(amount) OVER (PARTITION BY customer_id ORDER BY amount, id)",
-        "max_by(status, id) OVER (PARTITION BY customer_id)",
+        "max_by(status, id) OVER (PARTITION BY customer_id)", "x'00ff'", "array(x'00', x'ff')",
     )},
     **{column: per_meter(column) for column in (
         "max(level)", "sum(CASE WHEN level > 0.5D THEN id END)", "sum(if(isnan(level), 1, 0))", "regr_count(level, id)",
@@ -258,6 +258,13 @@ SOUND: dict[str, Projection] = {
         "SELECT customer_id, size((SELECT collect_list(name) FROM {p})) AS n FROM {o}",
         "SELECT customer_id FROM {o} WHERE EXISTS (SELECT first(name) FROM {p})",
         "SELECT customer_id FROM {o} JOIN (SELECT id FROM {p} ORDER BY id LIMIT 3) USING (id)",
+        # An order by the key of a table is unique in what is grouped by it, whatever else of its row is grouped by.
+        "SELECT customer_id, id, row_number() OVER (PARTITION BY customer_id ORDER BY sum(amount) DESC, id) AS n"
+        " FROM {o} GROUP BY id, customer_id, status",
+        "SELECT *, row_number() OVER (PARTITION BY customer_id ORDER BY sold DESC, id) AS n FROM (SELECT customer_id,"
+        " p.id, name, description, sum(amount) AS sold FROM {o} o JOIN {p} p ON p.id = product_id GROUP BY ALL)",
+        "SELECT *, row_number() OVER (PARTITION BY customer_id ORDER BY sold DESC, word) AS n FROM"
+        " (SELECT customer_id, upper(status) AS word, sum(amount) AS sold FROM {o} GROUP BY 1, 2)",
     )},
     **{query: of_texts(query) for query in (
         "SELECT meter, price FROM {r}", "SELECT DISTINCT id, meter, price FROM {r}",

@@ -344,6 +344,9 @@ def test_a_derived_lineage_is_proved_on_the_plan_like_a_written_one(
                                 'inputs.customers = { state = "shop.public.customers", affects = "city" }',
                                 key='"city"')))  # fmt: skip
     assert "it groups by city" in str(upper.reason)
+    assert upper.not_local[0].hint.startswith(
+        "the key is computed of city, and only a column as it is can be"
+    )
     limited = analysed(written(of("SELECT customer_id, id\nFROM orders\nORDER BY id\nLIMIT 3")))
     assert [found.place for found in limited.not_local] == ["view.sql:9"]
     assert limited.reason == "it takes a number of rows of the whole result, not of each key"
