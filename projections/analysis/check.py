@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class CheckReport:
     """``incremental`` is None where something before the plan is wrong. ``reasons`` speak against incremental
     refreshes; ``whole`` are inputs whose changes have everything computed although others are followed by key.
-    ``remarks`` are the sink's."""
+    ``remarks`` are the sink's; ``notes`` what may be right as it is."""
 
     projection: str
     place: str
@@ -46,6 +46,7 @@ class CheckReport:
     reasons: tuple[DefinitionFinding, ...] = ()
     whole: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -97,7 +98,19 @@ def examine(ctx: ProjectionContext, projection: Projection) -> CheckReport:
         return report
     reasons = tuple(_reasons(ctx, projection, analysis))
     whole = () if reasons else lineage_of(projection).unknown
-    return replace(report, incremental=not reasons, reasons=reasons, whole=whole)
+    notes = () if reasons or analysis.never_null else (_null_key(lineage_of(projection).key),)
+    return replace(report, incremental=not reasons, reasons=reasons, whole=whole, notes=notes)
+
+
+def _null_key(key: Sequence[str]) -> str:
+    """What to do about keys that may be NULL, so that refreshes stay incremental. No warning: the log does not know
+    which columns the source declares NOT NULL."""
+    column, columns = key[0], " or ".join(key)
+    return (
+        f"nothing in its plan says that its key {columns} is never NULL, and a refresh refuses rows without a key."
+        f" If there are such rows, leave them out ({column} IS NOT NULL), or give them a value, coalesce({column}, …),"
+        " in a projection by the table's own key, and read the result of that one here. Both stay incremental"
+    )
 
 
 def _without_unknown(projection: Projection, findings: Sequence[DefinitionFinding]) -> Projection | None:

@@ -29,6 +29,8 @@ def print_report(invocation: Invocation, examined: CheckReport, planned: Plan | 
         for finding in examined.reasons:
             output.line(f"    - {_with_place(finding, examined)}")
             _print_hint(invocation, finding)
+    for note in examined.notes:
+        output.line(f"  note  {note}")
     for remark in examined.remarks:
         output.line(f"  note  sink: {remark}")
     if planned is not None:
@@ -68,6 +70,7 @@ def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
         "reasons": [_finding_document(finding) for finding in examined.reasons],
         "full_when_changed": list(examined.whole),
         "remarks": list(examined.remarks),
+        "notes": list(examined.notes),
         "next": None if planned is None else {"kind": planned.kind, "reason": planned.reason},
     }
 

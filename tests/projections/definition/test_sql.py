@@ -552,6 +552,42 @@ def test_it_is_built_followed_by_key_verified_and_built_anew_when_its_words_chan
     assert isinstance(plans(changed)[0].plan, Nothing)
 
 
+KNOWN = """
+/* projection
+name = "known"
+key = "id"
+sink = { kind = "parquet", sink = "lake" }
+inputs.customers = "shop.public.customers"
+*/
+SELECT id, coalesce(city, 'unknown') AS city FROM customers
+"""
+
+
+def test_a_key_that_may_be_null_is_noted_and_both_ways_out_stay_incremental(
+    shop: ShopLog, deploy: Deploy, written: Written
+) -> None:
+    ctx = deploy()
+    defined = {
+        "known": written(KNOWN),
+        "view": written(of("SELECT city, count(*) AS n FROM known GROUP BY city",
+                           'inputs.known = { result = "known" }', key='"city"')),
+    }  # fmt: skip
+    query = "SELECT city, count(*) AS n FROM customers GROUP BY city"
+    may_be_null = written(of(query, key='"city"'))
+    left_out = written(of(query.replace("GROUP", "WHERE city IS NOT NULL GROUP"), key='"city"'))
+    now = ProjectionContext(ctx.store, ctx.settings, defined, clock=standing_still)
+    (note,) = examine(now, may_be_null).notes
+    assert note.startswith("nothing in its plan says that its key city is never NULL") and "coalesce(" in note
+    kept = examine(now, left_out)
+    assert (kept.incremental, kept.notes) == (True, ())
+
+    for name in defined:
+        rebuild(now, name)
+    shop.commit({"customers": [("u", shop.state["customers"][1] | {"city": None})]})
+    assert [each.reason.split(":")[0] for each in refresh(now)] == ["incremental", "incremental"]
+    assert verify(now, "view").equal
+
+
 def test_a_text_that_spark_reads_as_a_clock_is_found(written: Written, analysed: Analyse) -> None:
     query = """SELECT customer_id, count(*) AS n, -- not DATE 'yesterday', and not
                max(timestamp   'now') AS seen, max('today') AS word
