@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.eventstore.errors import Fenced, IntegrityError, NotOwner, UsageError
+from tailrace.eventstore.errors import Fenced, IntegrityError, NotOwner, OperatorError, UsageError
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.folder import GenerationsFolder, folder_problems, point, replace_file
 from tests.projections.sinks.parquet import test_sink as test_parquet_sink
@@ -46,6 +46,9 @@ def test_a_folder_that_cannot_hold_generations_is_said_before(tmp_path: Path) ->
     for name in ("a/b", ".hidden", "../up"):
         (problem,) = folder_problems(tmp_path, target(projection=name))
         assert problem == f"the name {name!r} cannot name a folder"
+    with pytest.raises(OperatorError, match="Not a directory") as refused:
+        Plain("a folder", file, "acme", "totals").owner(1)
+    assert refused.value.hint == "check the folder, its owner and free space"
     (problem,) = folder_problems(file / "below", target())
     assert problem == f"{file / 'below'} cannot be written: make the folder, or correct [sinks] path"
 
