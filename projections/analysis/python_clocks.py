@@ -92,8 +92,9 @@ def _query_clocks(query: SqlQuery) -> Iterator[DefinitionFinding]:
     for match in _TIME_TEXT.finditer(query.text):
         if re.sub(r"\s*(?=['\"])", " ", match[0].lower(), count=1) in said:
             line = query.text.count("\n", 0, match.start()) + 1
+            column = match.start() - query.text.rfind("\n", 0, match.start())
             what = f"{match[0]} is another time in each refresh"
-            yield DefinitionFinding("fail", what, _NOW, f"{query.file}:{line}")
+            yield DefinitionFinding("fail", what, _NOW, f"{query.file}:{line}:{column}")
 
 
 def _earlier_clocks(watch: Watch) -> Iterator[DefinitionFinding]:

@@ -73,12 +73,12 @@ def _tree(file: str, text: str) -> ast.Module:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The lines of a function's calls by the name that is called (``join``, ``row_number``), and those of the inputs in
-    its decorator by their names."""
+    """The lines (in SQL with columns) of a function's calls by the name that is called (``join``, ``row_number``), and
+    the lines of the inputs in its decorator by their names."""
 
     file: str
     line: int
-    calls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -99,9 +99,10 @@ class SourceLines:
         return cls(relative_path(file), line)
 
     def place(self, names: Iterable[str] = ()) -> str:
-        """``file:line`` of the call of one of these names; of the function itself when there are several, or none."""
-        lines = sorted({line for name in names for line in self.calls.get(name, ())})
-        return f"{self.file}:{lines[0] if len(lines) == 1 else self.line}"
+        """``file:line`` (in SQL with the column) of the call of one of these names; of the function itself when there
+        are several, or none."""
+        places = {place for name in names for place in self.calls.get(name, ())}
+        return f"{self.file}:{places.pop() if len(places) == 1 else self.line}"
 
     def input_place(self, name: str) -> str:
         """``file:line`` where an input is declared."""
@@ -112,15 +113,15 @@ def _first_line(node: ast.FunctionDef) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _calls(function: ast.FunctionDef) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
+def _calls(function: ast.FunctionDef) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
     for statement in function.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 called = node.func
                 name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
                 line = called.end_lineno if isinstance(called, ast.Attribute) else called.lineno
-                found.setdefault(name, []).append(line or node.lineno)
+                found.setdefault(name, []).append(str(line or node.lineno))
     return {name: tuple(lines) for name, lines in found.items()}
 
 

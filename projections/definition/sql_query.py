@@ -28,15 +28,15 @@ class TableReference:
 @dataclass(frozen=True)
 class SqlQuery:
     """``text`` is the file with its header blanked, so that lines and columns are the file's. ``words`` are its tokens
-    without comments and layout. ``calls`` are the lines of its functions and clauses, by the names that DataFrames have
-    for them; ``inputs`` the lines that declare them."""
+    without comments and layout. ``calls`` are the places (``line:column``) of its functions and clauses, by the names
+    that DataFrames have for them; ``inputs`` the lines that declare them."""
 
     file: str
     line: int
     text: str
     words: tuple[str, ...]
     readings: tuple[TableReference, ...]
-    calls: Mapping[str, tuple[int, ...]]
+    calls: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, int]
     arguments: tuple[str, ...] = ()
 

@@ -159,16 +159,16 @@ class _Body:
         """A token as it is written."""
         return self.text[token.start : token.end + 1]
 
-    def calls(self) -> dict[str, tuple[int, ...]]:
-        """The lines of functions and clauses."""
-        found: dict[str, list[int]] = {}
+    def calls(self) -> dict[str, tuple[str, ...]]:
+        """The places (``line:column``) of functions and clauses."""
+        found: dict[str, list[str]] = {}
         for token, following in zip(self.tokens, [*self.tokens[1:], None], strict=True):
             word = self.word(token).lower()
             is_call = following is not None and following.token_type is TokenType.L_PAREN
             name = _CLAUSES.get(word) or (word if is_call and word.isidentifier() else None)
             if name is not None:
-                found.setdefault(name, []).append(token.line)
-        return {name: tuple(lines) for name, lines in found.items()}
+                found.setdefault(name, []).append(self._place(token.start))
+        return {name: tuple(places) for name, places in found.items()}
 
     def arguments(self, query: exp.Query) -> tuple[str, ...]:
         """The parameters of the query. ``:now`` is the only allowed one."""

@@ -348,7 +348,7 @@ def test_a_derived_lineage_is_proved_on_the_plan_like_a_written_one(
         "the key is computed of city, and only a column as it is can be"
     )
     limited = analysed(written(of("SELECT customer_id, id\nFROM orders\nORDER BY id\nLIMIT 3")))
-    assert [found.place for found in limited.not_local] == ["view.sql:9"]
+    assert [found.place for found in limited.not_local] == ["view.sql:9:1"]
     assert limited.reason == "it takes a number of rows of the whole result, not of each key"
 
 
@@ -595,7 +595,7 @@ def test_a_text_that_spark_reads_as_a_clock_is_found(written: Written, analysed:
     found = analysed(written(of(query)))
     (clock,) = found.findings
     assert clock.what == "timestamp   'now' is another time in each refresh"
-    assert re.fullmatch(r"view\.sql:\d+", clock.place) and found.reason == clock.what
+    assert clock.place == "view.sql:7:20" and found.reason == clock.what
 
 
 def test_the_time_is_a_parameter(written: Written) -> None:
