@@ -302,7 +302,8 @@ segments = Table(
     Index("ix_segments_topic_id_last_epoch", "topic_id", "last_epoch"),
 )
 # The double entry of ``segments``: per topic the content of all its files that have one, and the hash at which its
-# chain of rewritings ends (``lineage``).
+# chain of rewritings ends (``lineage``). And where retention left the topic's start, with the rows of the state run
+# there.
 lineage = Table(
     "lineage",
     metadata,
@@ -311,6 +312,8 @@ lineage = Table(
     Column("hash", Text, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("content", Text, nullable=False),
+    Column("start_epoch", BigInteger, nullable=False),
+    Column("start_rows", BigInteger, nullable=False),
 )
 # Files of state runs (``runs``): of the rows of epochs behind ``after_epoch`` and up to ``epoch`` those that make the
 # state, in the topic's order. The run at ``start_epoch`` is what retention left, the others are a shorter way.

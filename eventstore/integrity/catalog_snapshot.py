@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,16 @@ class CatalogSnapshot:
     retired: frozenset[str]
     steps: Sequence[AnyRow]
     redactions: Sequence[AnyRow]
+
+    def leaves_out(self, topic: int, epochs: Iterable[int]) -> Iterator[int]:
+        """Those of the epochs that are in the catalog and do not say that they have rows of a topic."""
+        first = self.epochs[0].epoch if self.epochs else 0
+        for epoch in epochs:
+            if (
+                0 <= epoch - first < len(self.epochs)
+                and f",{topic}," not in self.epochs[epoch - first].topics
+            ):
+                yield epoch
 
     @property
     def in_use(self) -> set[str]:

@@ -11,6 +11,7 @@ from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, CatalogSnapsh
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.projection_steps import step_hash
+from tailrace.eventstore.metadata.state_runs import rows_at_start
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import Content
 
@@ -83,6 +84,20 @@ def control_epochs(picture: CatalogSnapshot) -> Iterator[Finding]:
     for row in picture.epochs:
         if not row.rows and row.epoch not in redacted and row.content not in known:
             yield Finding(LogProblem.MISSING, f"epoch {row.epoch}", "what it tells of is not in the catalog")
+
+
+def start(topic: Topic) -> Iterator[Finding]:
+    """Where the topic begins is said twice, with the number of rows that make its state there."""
+    book = topic.lineage
+    if book is None:
+        return  # ``lineage`` tells
+    held = rows_at_start(topic.runs, topic.start_epoch)
+    if (topic.start_epoch, held) != (book.start_epoch, book.start_rows):
+        detail = (
+            f"it begins behind epoch {topic.start_epoch}, with {held} rows of state; epoch {book.start_epoch}, with"
+            f" {book.start_rows} rows, was recorded"
+        )
+        yield Finding(LogProblem.CHANGED, topic.name.text, detail)
 
 
 def archived(topic: Topic) -> Iterator[Finding]:

@@ -12,7 +12,13 @@ from sqlalchemy import Connection, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import IntegrityError, MissingFile
 from tailrace.eventstore.integrity import check_catalog
-from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, NamedPath, Topic, blob_place
+from tailrace.eventstore.integrity.catalog_snapshot import (
+    AnyRow,
+    CatalogSnapshot,
+    NamedPath,
+    Topic,
+    blob_place,
+)
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import open_file, spans_from_json, spans_of
@@ -111,10 +117,13 @@ def _damage(size: int, expected: int | None) -> str:
     return "its bytes are not those that were written"
 
 
-def segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
-    """The rows of a file whose bytes are whole: their places, and their content when it is known."""
+def segment_rows(
+    storage: Storage, seen: CatalogSnapshot, topic: Topic, row: AnyRow, memory_bytes: int
+) -> Iterator[Finding]:
+    """The rows of a file whose bytes are whole: their places, whether their epochs know of them, and their content when
+    it is known."""
     try:
-        yield from _segment_rows(storage, topic, row, memory_bytes)
+        yield from _segment_rows(storage, seen, topic, row, memory_bytes)
     except _UNREADABLE as error:
         text = str(error).partition("\n")[0]
         yield Finding(LogProblem.DAMAGED, row.path, f"{topic.name}: it cannot be read: {text}")
@@ -168,7 +177,9 @@ def _other_columns(topic: Topic, row: AnyRow, held: pa.Schema) -> Iterator[Findi
         yield Finding(LogProblem.CHANGED, row.path, text)
 
 
-def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
+def _segment_rows(
+    storage: Storage, seen: CatalogSnapshot, topic: Topic, row: AnyRow, memory_bytes: int
+) -> Iterator[Finding]:
     ref = segment_index.file_ref(topic.name, row)
     if not row.sealed:
         file = file_reader.open_file(storage, ref)
@@ -180,6 +191,7 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
         return
     rows = SourceRows(storage, ref, memory_bytes)
     content, count, misplaced, last = Content(), 0, False, 0
+    unlisted: dict[int, None] = {}
     expected = segment.positions_of(ref.ranges)
     try:
         yield from _other_columns(topic, row, rows.schema)
@@ -195,6 +207,7 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
             )
             count += held
             last = max(last, int(epochs.max(initial=0)))
+            unlisted |= dict.fromkeys(seen.leaves_out(topic.id, np.unique(epochs).tolist()))
             lsns = piece["_lsn"].drop_null().to_numpy()
             misplaced |= row.first_lsn is not None and not bool(
                 np.all((lsns >= row.first_lsn) & (lsns <= row.last_lsn))
@@ -204,6 +217,11 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
     if count != row.rows or misplaced or last != row.last_epoch:
         text = f"{topic.name}: its rows have other offsets, epochs or LSNs than the catalog says"
         yield Finding(LogProblem.CHANGED, row.path, text)
+    elif unlisted:
+        yield from (
+            Finding(LogProblem.CHANGED, f"epoch {epoch}", f"it does not say that it has rows of {topic.name}")
+            for epoch in unlisted
+        )
     elif row.content and content.text != row.content:
         text = f"{topic.name}: its rows are not those that were recorded when it was made"
         yield Finding(LogProblem.CHANGED, row.path, text)

@@ -118,6 +118,7 @@ class _LogVerification:
         for topic in selected:
             self._findings += check_catalog.tiles(topic, seen.epoch)
             self._findings += check_catalog.lineage(topic)
+            self._findings += check_catalog.start(topic)
             self._findings += check_catalog.archived(topic)
         if not self._topics:
             self._check_log(seen, listed)
@@ -209,7 +210,9 @@ class _LogVerification:
         for topic in selected:
             for row in topic.segments:
                 if self._check_file(NamedPath(row.path, row.checksum, row.bytes), total):
-                    self._findings += check_files.segment_rows(self._log.storage, topic, row, self._memory)
+                    self._findings += check_files.segment_rows(
+                        self._log.storage, seen, topic, row, self._memory
+                    )
             for row in topic.runs:
                 if self._check_file(NamedPath(row.path, row.checksum, row.bytes), total):
                     self._findings += check_files.chosen_rows(self._log.storage, topic, row, self._memory)

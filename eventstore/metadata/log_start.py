@@ -52,9 +52,11 @@ def holds(cut: Cut, topic: TopicId, epoch: int) -> bool:
 
 
 def read(connection: Connection, topic_id: int) -> LogStart:
-    table = tables.topic_offsets
+    """Raises IntegrityError when it cannot be, or is not what ``lineage`` says as well."""
+    table, book = tables.topic_offsets, tables.lineage
     head = select(tables.log_head.c.epoch).scalar_subquery()
-    query = select(table, head.label("head")).where(table.c.topic_id == topic_id)
+    query = select(table, head.label("head"), book.c.start_epoch.label("recorded"))
+    query = query.outerjoin(book, book.c.topic_id == table.c.topic_id).where(table.c.topic_id == topic_id)
     row = connection.execute(query).one_or_none()
     place = f"topic_offsets: topic_id {topic_id}"
     if row is None or row.head is None:
@@ -70,6 +72,8 @@ def read(connection: Connection, topic_id: int) -> LogStart:
         raise damaged_row(place, "its offsets do not follow one another")
     if bool(row.start_epoch) != any(whole):
         raise damaged_row(place, "it has a start, or offsets that are gone, and not both")
+    if row.start_epoch != row.recorded:
+        raise damaged_row(place, "its start is not the one in lineage")
     return LogStart(row.start_epoch, starts, whole, row.head, sum(following))
 
 

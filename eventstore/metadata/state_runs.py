@@ -8,7 +8,7 @@ rows that they are made of, and only readers of the state use them in their plac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -22,6 +22,8 @@ from tailrace.eventstore.metadata.log_start import LogStart, holds
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId
+
+AnyRow = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +41,41 @@ class Run:
 
 def runs_of(connection: Connection, topic: TopicId, topic_id: int) -> list[Run]:
     """A topic's runs, by their ends. One without a row has no files, so it is not there. Raises IntegrityError for a
-    file that is said to be of another run than its name says."""
+    file that is said to be of another run than its name says, and when rows of the run at the topic's start are
+    missing."""
     table = tables.state_runs
     query = select(table, literal(True).label("sealed")).where(table.c.topic_id == topic_id)
     rows = connection.execute(query.order_by(table.c.epoch, table.c.number)).all()
     for row in rows:
         if not is_named(row):
             raise damaged_row(f"state_runs: path {row.path}", OTHER_RUN)
+    _require_start(connection, topic_id, rows)
     return [
         Run(after, epoch, tuple(segment_index.file_ref(topic, row) for row in files))
         for (after, epoch), files in groupby(rows, lambda row: (row.after_epoch, row.epoch))
     ]
 
 
+def rows_at_start(rows: Iterable[AnyRow], epoch: int) -> int:
+    """How many rows stand for those up to an epoch that are gone."""
+    return sum(row.rows for row in rows if (row.after_epoch, row.epoch) == (0, epoch))
+
+
+def _require_start(connection: Connection, topic_id: int, rows: Iterable[AnyRow]) -> None:
+    book = tables.lineage
+    query = select(book.c.start_epoch, book.c.start_rows).where(book.c.topic_id == topic_id)
+    recorded = connection.execute(query).one_or_none()
+    if recorded is None or rows_at_start(rows, recorded.start_epoch) != recorded.start_rows:
+        raise damaged_row(
+            f"state_runs: topic_id {topic_id}",
+            "its rows at the topic's start are not as many as lineage says",
+        )
+
+
 OTHER_RUN = "its epochs are not those of the run that its name tells"
 
 
-def is_named(row: Row[*tuple[Any, ...]]) -> bool:
+def is_named(row: AnyRow) -> bool:
     """Whether a file's name tells the run that its row says. Names given before it did tell none."""
     return terms.numbers_of(row.path) in (None, (row.after_epoch, row.epoch))
 

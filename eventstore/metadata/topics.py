@@ -140,7 +140,7 @@ def add_topics(
     }  # fmt: skip
     zeros, difference = str([0] * partitions), 0
     offsets = {"next_offsets": zeros, "log_starts": zeros, "whole_from": zeros, "start_epoch": 0}
-    lineage = {"entries": 0, "hash": "", "rows": 0, "content": "0" * 32}
+    lineage = {"entries": 0, "hash": "", "rows": 0, "content": "0" * 32, "start_epoch": 0, "start_rows": 0}
     for number, (topic, schema) in enumerate(wanted.items(), head.highest + 1):
         described = {
             "id": number,

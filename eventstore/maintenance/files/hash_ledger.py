@@ -51,3 +51,11 @@ def record(
         )
     )
     return found
+
+
+def record_start(connection: Connection, topic_id: int, epoch: int, rows: int) -> None:
+    """Record that the topic begins behind ``epoch``, with a state run of so many rows."""
+    table = tables.lineage
+    connection.execute(
+        update(table).where(table.c.topic_id == topic_id).values(start_epoch=epoch, start_rows=rows)
+    )

@@ -248,6 +248,9 @@ def _swap(log: Log, step: RetentionStep, term: int, new: _Replacement) -> None:
             if {row.path for row in gone} != {row.path for row in step.files}:
                 raise _changed_error(step)
             archive.record_copies(connection, new.copies)
+        hash_ledger.record_start(
+            connection, step.topic_id, new.start.epoch, sum(part.rows for part in new.run)
+        )
         connection.execute(delete(segments).where(*leaving))
         connection.execute(delete(runs).where(*passed))
         retire(connection, [(row.path, row.bytes) for row in (*gone, *former)])

@@ -1,4 +1,4 @@
-"""Protected columns of tables that have been partitions"""
+"""Protected columns of tables that have been partitions; where topics begin, once more"""
 
 from __future__ import annotations
 
@@ -21,5 +21,19 @@ def upgrade() -> None:
     )
 
 
+    op.add_column("lineage", sa.Column("start_epoch", sa.BigInteger(), nullable=False, server_default="0"))
+    op.add_column("lineage", sa.Column("start_rows", sa.BigInteger(), nullable=False, server_default="0"))
+    op.execute(
+        "UPDATE lineage SET start_epoch ="
+        " (SELECT o.start_epoch FROM topic_offsets o WHERE o.topic_id = lineage.topic_id)"
+    )
+    op.execute(
+        "UPDATE lineage SET start_rows = (SELECT coalesce(sum(r.rows), 0) FROM state_runs r"
+        " WHERE r.topic_id = lineage.topic_id AND r.after_epoch = 0 AND r.epoch = lineage.start_epoch)"
+    )
+
+
 def downgrade() -> None:
+    op.drop_column("lineage", "start_rows")
+    op.drop_column("lineage", "start_epoch")
     op.drop_table("partitions")

@@ -84,12 +84,11 @@ MAY_BE_LESS = {
     "sources.through_lsn": "capture takes again what follows",
     "segments.first_epoch": "a bound: a smaller one makes readers look for what is not there",
     "segments.first_lsn": "as first_epoch",
-    "topic_offsets.start_epoch": "not proven yet: no row says which epoch the last removed row was of",
 }
 """Numbers that are found when they are too large alone, and why."""
 
 NOT_PROVEN = {
-    "epochs.topics": "not proven yet: which of an epoch's topics have rows, once these are in files of many epochs",
+    "epochs.topics": "one more makes readers look for what is not there",
     "segments.origin": "how a file was made; nothing covers an entry when those behind it are gone",
 }
 """Columns that are found when no row of ours could have the value, and not always for one that might be there."""
@@ -100,7 +99,7 @@ MAY_BE_FORGOTTEN = {
     "live": "a projection that was never promoted",
     "retired": "the file is removed as one that nothing names",
     "archived": "an archive may be given up",
-    "state_runs": "runs are a shorter way, and made again; the one at a topic's start is not proven yet",
+    "state_runs": "runs are a shorter way, and made again; not the one at a topic's start",
 }
 
 
@@ -282,6 +281,33 @@ def test_a_row_that_was_taken_out_of_the_catalog_is_found(store: Store) -> None:
                 sql.execute(f"INSERT INTO {table.name} VALUES ({marks})", values)  # noqa: S608
     assert not missed, "\n" + "\n".join(missed)
     assert store.verify(archives=True).findings == ()
+
+
+def test_what_a_followers_epoch_or_a_topics_start_lacks_is_found_by_verify_and_by_readers_of_the_state(
+    store: Store,
+) -> None:
+    with closing(database(store)) as sql:
+        held = sql.execute(
+            "SELECT e.epoch, e.topics FROM epochs e JOIN segments s ON e.epoch BETWEEN s.first_epoch AND s.last_epoch"
+            " WHERE s.sealed AND s.last_epoch > s.first_epoch AND e.topics LIKE '%,' || s.topic_id || ',%'"
+        ).fetchall()
+        assert held, "the store has no epoch whose rows are in a file of several"
+        for epoch, topics in held:
+            sql.execute("UPDATE epochs SET topics = ',' WHERE epoch = ?", (epoch,))
+            assert {each.place for each in store.verify().findings} == {f"epoch {epoch}"}
+            sql.execute("UPDATE epochs SET topics = ? WHERE epoch = ?", (topics, epoch))
+
+        topic, name, start = sql.execute(
+            "SELECT t.id, t.name, o.start_epoch FROM topics t JOIN topic_offsets o ON o.topic_id = t.id"
+            " WHERE o.start_epoch > 0"
+        ).fetchone()
+        sql.execute(
+            "DELETE FROM state_runs WHERE topic_id = ? AND epoch = ? AND after_epoch = 0", (topic, start)
+        )
+        (found,) = store.verify(quick=True).findings
+        assert found.place == name and "with 0 rows of state" in found.detail
+        with pytest.raises(IntegrityError, match=f"state_runs: topic_id {topic}"):
+            _state(store, TopicId.parse(name), None)
 
 
 def test_a_row_that_is_there_twice_under_another_key_is_found(store: Store) -> None:
