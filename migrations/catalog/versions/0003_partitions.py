@@ -20,7 +20,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("source", "relid", name=op.f("pk_partitions")),
     )
 
-
     op.add_column("lineage", sa.Column("start_epoch", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("lineage", sa.Column("start_rows", sa.BigInteger(), nullable=False, server_default="0"))
     op.execute(

@@ -233,7 +233,7 @@ def events_of_streams(events: DataFrame) -> DataFrame:
 )
 def beside_a_whole_input(customers: DataFrame, orders: DataFrame, products: DataFrame) -> DataFrame:
     """An input of which nobody says what it affects is given whole: changes of the others are followed by key."""
-    dear = products.agg(F.avg("price").alias("mean"))
+    dear = products.agg(F.round(F.avg("price"), 2).alias("mean"))
     lines = orders.join(products, orders.product_id == products.id).crossJoin(dear).where("price >= mean")
     joined = customers.join(lines, customers.id == lines.customer_id, "left")
     return joined.groupBy(customers.id.alias("customer_id")).agg(
