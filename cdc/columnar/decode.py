@@ -169,7 +169,7 @@ class BlockDecoder:
         try:
             return self._decode(block)
         except Undecodable as failure:
-            raise failure.cause from failure.cause.__cause__
+            raise self._cause(failure) from failure.cause.__cause__
 
     def decode_or_quarantine(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         """As ``decode``, but a table that cannot be decoded goes into quarantine, from this block on, and the block is
@@ -182,18 +182,24 @@ class BlockDecoder:
                 return replace(self._decode(block), undecodable=failures)
             except Undecodable as failure:
                 if failure.topic in self._quarantined:
-                    raise failure.cause from failure.cause.__cause__
+                    raise self._cause(failure) from failure.cause.__cause__
                 failures.append(failure)
                 self._quarantined.add(failure.topic)
             self._relations, self._routes = relations.copy(), RouteTable()
             self._announced, self._known = dict(announced), set(known)
             self._scan.restore(saved)
 
+    def _cause(self, failure: Undecodable) -> Exception:
+        return self._with_place(failure.cause) if isinstance(failure.cause, ProtocolError) else failure.cause
+
+    def _with_place(self, error: ProtocolError) -> ProtocolError:
+        return ProtocolError(f"{error.message} ({self._scan.place})", hint=error.hint)
+
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         try:
             return self._decode_block(block)
         except ProtocolError as error:
-            raise ProtocolError(f"{error.message} ({self._scan.place})", hint=error.hint) from error.__cause__
+            raise self._with_place(error) from error.__cause__
         except (
             UsageError,
             ValueError,

@@ -25,7 +25,7 @@ def page(
         catalog, lambda connection: Timeline(connection, storage).page(which, limit)
     )
     if which == EpochFilter(after=which.after):
-        for expected, epoch in enumerate(epochs, which.after + 1):
+        for expected, epoch in enumerate(epochs, max(which.after, 0) + 1):
             if epoch.epoch != expected:
                 raise damaged_row(f"epochs: epoch {expected}", "it is missing")
     return [topics.epoch_info(asdict(epoch)) for epoch in epochs]

@@ -135,11 +135,9 @@ def _require_dense(topic: TopicId, entries: Sequence[_PageEntry], row: int | Non
     partition."""
     offsets: dict[int, int] = {}
     if row is not None and entries and entries[0].ref.first_epoch <= after:
-        # A file that was made since, also of rows that a page before had.
-        if entries[0].first_row >= row:
-            detail = f"it has rows of {topic} up to epoch {after}, where none were left"
-            raise damaged_row(f"segments: path {entries[0].ref.path}", detail)
-        row = entries[0].first_row
+        row = min(
+            row, entries[0].first_row
+        )  # a file that was made since, also of rows that a page before had
     for entry in entries:
         ref = entry.ref
         place = f"segments: path {ref.path}" if ref.path is not None else f"epochs: epoch {ref.first_epoch}"

@@ -155,16 +155,6 @@ def test_every_promise_names_a_test_that_exists() -> None:
     assert not missing
 
 
-def test_no_promise_rests_on_the_slow_tail() -> None:
-    slow = re.compile(r"^@pytest\.mark\.slow\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
-    tail = {
-        f"{file.relative_to(REPOSITORY)}::{name}" for file in TESTS for name in slow.findall(file.read_text())
-    }
-    assert tail
-    named = {f"{file}::{test}" for file, test in NAMED_TEST.findall(PROMISES.read_text())}
-    assert not tail & named
-
-
 def test_every_promise_has_a_test_that_is_not_slow() -> None:
     lines = [NAMED_TEST.findall(line) for line in PROMISES.read_text().splitlines()]
     assert not [named for named in lines if named and all(is_slow(*each) for each in named)]

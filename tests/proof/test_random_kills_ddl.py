@@ -29,6 +29,7 @@ def server(postgres_server: ServerFactory) -> PostgresServer:
     return postgres_server()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("trigger", [False, True], ids=["without the trigger", "with the trigger"])
 def test_random_kills_under_ddl_lead_to_what_the_source_holds(

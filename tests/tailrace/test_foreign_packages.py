@@ -104,6 +104,7 @@ def foreign(shop: Project, wheel: Path, redis_url: str, database: str, tmp_path:
     return shop
 
 
+@pytest.mark.slow
 def test_a_project_with_packages_named_like_ours_runs(foreign: Project, database: str) -> None:
     installed = Path(foreign.python).parents[1]
     where = run(foreign.python, "-c", "import tailrace; print(tailrace.__file__)", cwd=foreign.folder)

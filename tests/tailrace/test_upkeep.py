@@ -15,6 +15,7 @@ from tests.tailrace.cli.daily.test_operating import scrape
 from tests.tailrace.conftest import Project, until
 
 
+@pytest.mark.slow
 def test_a_running_capture_keeps_the_log_in_order_and_status_and_metrics_show_it(
     shop: Project, database: str
 ) -> None:

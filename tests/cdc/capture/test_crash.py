@@ -161,6 +161,7 @@ def test_a_server_restart_during_the_first_load_begins_it_again(
         assert_equals_source(site, workload.TABLES)
 
 
+@pytest.mark.slow
 def test_a_slow_log_holds_back_reading_but_never_feedback(site: Site) -> None:
     """Queue of a few transactions, commits that take 0.6 s, a server that hangs up after 5 s of silence."""
     options = "options=-c%20wal_sender_timeout%3D5s"

@@ -35,6 +35,7 @@ def site(database: str, store_dir: Path, request: pytest.FixtureRequest) -> Site
     return replace(Site.at(store_dir, database, tables=workload.PATTERNS), store_settings=store)
 
 
+@pytest.mark.slow
 def test_capture_into_an_object_store_equals_the_source_before_and_after_upkeep(site: Site) -> None:
     workload.write(site.dsn, seed=1, transactions=60)
     with init_and_capture(site) as capture:

@@ -88,6 +88,11 @@ def test_both_decoders_agree_on_damaged_blocks(content: list[pg.PgOutput], data:
     check(pack(sent))
 
 
+def test_a_row_that_ends_behind_the_number_of_its_table_is_refused_with_its_place() -> None:
+    begin, row, commit = frames([pg.Insert(2, (pg.Absent.NULL, pg.Absent.NULL))])
+    check(pack([begin, row[:5], commit]))
+
+
 @pytest.mark.parametrize("name", seeds())
 def test_the_seeds_of_fuzzing_are_whole_but_for_names_that_no_server_sends(name: str) -> None:
     assert check(seeds()[name]) == (name not in ("nameless", "unnamed column"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.eventstore.metadata.partitions import known_partitions
 from tests.support.capturing import RunningCapture, Site, execute, init_and_capture, table
 from tests.support.plaintext import places_of
 
@@ -185,6 +186,7 @@ def test_a_detached_partition_keeps_its_roots_policies_when_it_is_captured_alone
     with init_and_capture(guarded) as capture:
         execute(site.dsn, later, *(insert_into("everybody", number) for number in (1, 101)))
         settle(capture)
+        capture.wait_until(lambda: len(known_partitions(capture.store.catalog, "shop")) == 2)
     execute(
         site.dsn,
         *(f"ALTER TABLE everybody DETACH PARTITION everybody_{each}" for each in ("low", "high")),

@@ -160,6 +160,7 @@ def of_typed(typed):
 """
 
 
+@pytest.mark.slow
 def test_numeric_text_is_followed_through_the_results_of_other_projections(
     shop: ShopLog, deploy: Deploy
 ) -> None:

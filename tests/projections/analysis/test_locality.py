@@ -19,6 +19,7 @@ from tests.support import REPOSITORY
 EACH = [each for each in vars(gallery).values() if isinstance(each, Projection) and not each.reads]
 
 
+@pytest.mark.slow
 def test_every_projection_of_the_gallery_and_the_demo_is_local_and_the_same_each_time(
     analysed: Analyse,
 ) -> None:

@@ -105,6 +105,7 @@ def test_whatever_is_refreshed_in_whatever_order_what_reads_two_is_of_one_positi
     assert verify(diamond, "diamond").equal
 
 
+@pytest.mark.slow
 def test_a_driver_killed_between_two_that_are_read_leaves_what_reads_them_where_it_was(
     shop: ShopLog, diamond: ProjectionContext, settings: Settings, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def as_it_was(ctx: ProjectionContext, name: str, number: int) -> bool:
     return standing(ctx, generation) == sorted(map(str, found.cast(generation.schema).to_pylist()))
 
 
+@pytest.mark.slow
 def test_as_of_any_position_what_it_reads_is_what_was_kept_or_is_computed_with_it(
     shop: ShopLog, diamond: ProjectionContext
 ) -> None:
@@ -175,6 +177,7 @@ def test_as_of_any_position_what_it_reads_is_what_was_kept_or_is_computed_with_i
         assert verify(diamond, "diamond", built.generation).equal
 
 
+@pytest.mark.slow
 def test_what_was_computed_with_it_is_frozen_with_the_definition_it_was_computed_by(
     shop: ShopLog, diamond: ProjectionContext
 ) -> None:

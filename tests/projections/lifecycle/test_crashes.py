@@ -178,6 +178,7 @@ def test_two_appliers_at_once_leave_what_one_would_have_left(
     assert fence is not None and last is not None and fence.epoch == last.to_epoch
 
 
+@pytest.mark.slow
 def test_a_task_that_is_killed_as_it_writes_leaves_a_build_that_the_next_run_finishes(
     shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
 ) -> None:

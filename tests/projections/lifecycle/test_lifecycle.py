@@ -248,6 +248,7 @@ def test_a_changed_definition_freezes_the_live_generation_until_it_is_rebuilt_or
     assert verify(good, "totals").equal
 
 
+@pytest.mark.slow
 def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -311,6 +312,7 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
     assert verify(good, "totals").equal
 
 
+@pytest.mark.slow
 def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refreshed_meanwhile(
     shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,6 +450,7 @@ def test_a_generation_is_promoted_at_the_position_of_the_live_one_or_later(
     assert verify(new, "totals").equal
 
 
+@pytest.mark.slow
 def test_a_generation_that_the_live_one_outruns_is_kept_ready_and_finished_by_the_next_build_or_promotion(
     shop: ShopLog, deploy: Deploy, overtaken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,6 +517,7 @@ def test_readers_go_back_in_time_only_when_that_is_said(shop: ShopLog, deploy: D
     assert pinned.promoted is not None and pinned.promoted.behind == 0
 
 
+@pytest.mark.slow
 def test_a_rollback_that_is_tried_again_goes_neither_forward_nor_back_twice(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -881,6 +885,7 @@ def test_events_and_changes_are_read_beside_state_and_the_clock_is_the_logs(
     assert verify(ctx, "audit").equal
 
 
+@pytest.mark.slow
 def test_cells_the_typed_column_cannot_hold_are_an_error_null_or_text_as_the_reader_chooses(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -167,6 +167,7 @@ FLOATS = """
 """
 
 
+@pytest.mark.slow
 def test_zero_with_and_without_a_sign_is_one_key_in_every_sink_and_so_is_nan(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -81,12 +81,12 @@ _ROWS = {
     "oid, a number": ("number", "SELECT id, 1 AS v FROM t WHERE number < 50"),
 }
 """What only some types are used for: the columns and the query."""
-_EVERY = 5
+_EVERY = 12
 _ARRAY = re.compile(r"array\[(.*?)\](::char\(3\)\[\])?")
 
 
 def cases(*, all_forms: bool = True) -> Iterator[Case]:
-    """Each kind in each form; or in some of them, so that each form has its turn with a fifth of the kinds."""
+    """Each kind in each form; or in some of them, so that each form has its turn with a twelfth of the kinds."""
     for place, kind in enumerate(KINDS):
         for at, (form, query) in enumerate(FORMS.items()):
             if not all_forms and (place + at) % _EVERY:

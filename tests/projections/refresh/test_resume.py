@@ -96,6 +96,7 @@ def require_right(ctx: ProjectionContext, built: Rebuilt, name: str) -> None:
     assert set(listed(ctx, name)) == set().union(*(files_of(step).paths() for step in steps))
 
 
+@pytest.mark.slow
 def test_a_driver_killed_as_buckets_are_written_is_gone_on_with_from_those_that_were_finished(
     shop: ShopLog, deploy: Deploy, file: Path
 ) -> None:

@@ -71,6 +71,7 @@ def state_of(store: Store) -> list[Row]:
     return sorted(rows, key=lambda row: int(row["id"]))
 
 
+@pytest.mark.slow
 def test_projections_are_built_refreshed_and_verified_and_state_runs_made_from_objects(
     shop: ShopLog, deploy: Deploy, settings: Settings, spark: SparkSession
 ) -> None:

@@ -94,6 +94,7 @@ def test_no_store_yet(shop: Project) -> None:
     assert not (shop.folder / ".tailrace").exists()
 
 
+@pytest.mark.slow
 def test_a_second_capture_of_a_source(shop: Project) -> None:
     shop.ok("init")
     first = shop.start("capture")

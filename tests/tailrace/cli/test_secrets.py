@@ -150,6 +150,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_commands_that_succeed_let_no_secret_out(shell: Shell, server: PostgresServer) -> None:
     """With both catalogs; afterwards it is in no table and no file either, and never was in a list of processes."""
     with watch_processes() as watch:

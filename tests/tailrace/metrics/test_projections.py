@@ -93,6 +93,7 @@ def test_a_first_build_that_keeps_failing_is_measured_until_it_succeeds(
     assert scrape(collector)["projection_failing"] == 0
 
 
+@pytest.mark.slow
 def test_lags_counts_reasons_and_proofs_are_measured(
     shop: ShopLog, deploy: Deploy, settings: Settings, scrape: Scrape
 ) -> None:

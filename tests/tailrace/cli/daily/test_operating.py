@@ -77,6 +77,7 @@ def assert_descending(positions: list[float]) -> None:
     assert positions == sorted(positions, reverse=True) and positions[-1] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.versions
 def test_status_and_metrics_show_how_far_a_capture_in_another_process_is(
     shop: Project, database: str, postgres: PostgresServer

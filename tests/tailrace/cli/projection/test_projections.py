@@ -62,6 +62,7 @@ def projecting(shop: Project, database: str) -> Project:
     return shop
 
 
+@pytest.mark.slow
 def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong(
     projecting: Project, database: str
 ) -> None:
@@ -222,6 +223,7 @@ def of_totals(totals):
 BROKEN = "\n\n\n".join([HEAD, TOTALS.replace('key="customer_id"', "key=()"), CACHED])
 
 
+@pytest.mark.slow
 def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_others(
     projecting: Project,
 ) -> None:

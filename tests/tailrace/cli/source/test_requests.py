@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import psycopg
+import pytest
 
 from tests.tailrace.conftest import Project, until
 
@@ -17,6 +18,7 @@ def streams(dsn: str) -> bool:
     return bool(found and found[0])
 
 
+@pytest.mark.slow
 def test_tables_are_read_again_on_request_and_a_lost_slot_is_repaired(shop: Project) -> None:
     dsn = shop.environment["SHOP_DSN"]
     shop.ok("init")

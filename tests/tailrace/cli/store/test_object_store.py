@@ -33,6 +33,7 @@ def set_store(shop: Project, *lines: str) -> None:
     shop.configure("\n".join([*lines, *kept]))
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_an_object_store_is_said_before_anything_is_made(
     objects: Project, s3: S3Server, bucket: str
 ) -> None:
@@ -61,6 +62,7 @@ def test_what_is_wrong_with_an_object_store_is_said_before_anything_is_made(
     assert "an object was written, read, listed and removed" in objects.run("doctor").out
 
 
+@pytest.mark.slow
 def test_a_move_that_is_killed_at_any_step_goes_on_and_capture_goes_on_in_the_new_place(
     shop: Project, database: str, s3: S3Server, bucket: str
 ) -> None:
