@@ -234,6 +234,7 @@ def test_a_partition_that_comes_back_under_other_names_keeps_its_policies(site: 
             f"INSERT INTO everybody (id, note, email) VALUES (1, 'is found', '{SECRET}')",
         )
         settle(capture)
+        capture.wait_until_complete(table("everybody"))
         assert places_of(capture.store, site.root, SECRET) == []
         assert places_of(capture.store, site.root, "is found")
 
