@@ -110,7 +110,7 @@ def rows_of(count: int) -> Rows:
 
 
 def target(number: int) -> Target:
-    return Target("shop", "log-1", "orders", number, ("id",), SCHEMA, PARTITIONS)
+    return Target("shop", "log", "orders", number, ("id",), SCHEMA, PARTITIONS)
 
 
 def load(sink: Sink, number: int, rows: Rows, server: int | None = None) -> Spent:

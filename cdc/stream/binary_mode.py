@@ -28,14 +28,15 @@ _BYTES_MAX = (2 << 30) - (
 
 class TextStream:
     """Frames of the first transaction that commits above ``skip_through``, in text. Its commit sets ``taken``, and
-    nothing follows. Raises RowTooLarge for a row that has no text form small enough."""
+    nothing follows. Empty ones, which servers before 15 send, may be in front. Raises RowTooLarge for a row that has no
+    text form small enough."""
 
     def __init__(self, stream: Frames, renderer: Renderer, slot: str, skip_through: int) -> None:
         self._stream = stream
         self._renderer = renderer
         self._slot = slot
         self._skip_through = skip_through
-        self._is_wanted = False
+        self._is_wanted = self._is_empty = False
         self._relations: dict[int, Relation] = {}
         self.taken = threading.Event()
 
@@ -71,13 +72,16 @@ class TextStream:
         tag = frame[_HEADER] if frame[0] == _XLOGDATA and len(frame) > _HEADER else 0
         if tag == _BEGIN:
             self._is_wanted = _UINT64.unpack_from(frame, _HEADER + 1)[0] > self._skip_through
+            self._is_empty = True
         elif tag == _RELATION:
             relation = decode(frame[_HEADER:])
             assert isinstance(relation, Relation)
             self._relations[relation.relid] = relation
-        elif tag == _COMMIT and self._is_wanted:
-            self.taken.set()
+        elif tag == _COMMIT:
+            if self._is_wanted and not self._is_empty:
+                self.taken.set()
         elif tag and self._is_wanted:
+            self._is_empty = False
             cells = binary_cells(frame)
             self._require_room(frame, cells)
             return cells
