@@ -95,15 +95,17 @@ MANY = "CREATE TABLE many_{} (a int, b int, c int, d int, e int, f int, g int, h
 
 
 def pages_read(dsn: str) -> int:
-    """Pages of catalogs that one question takes."""
+    """Pages of catalogs that one question takes, by the one of several that takes least: the first fills the session's
+    caches, and DDL of other databases may empty them again."""
+    asked = "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT tailrace.ddl_users(ARRAY['mood'::regtype::oid])"
+    found = []
     with psycopg.connect(dsn) as connection:
-        for _ in range(2):  # the first one fills the session's caches
-            explained = connection.execute(
-                "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT tailrace.ddl_users(ARRAY['mood'::regtype::oid])"
-            ).fetchone()
-    assert explained is not None
-    plan = explained[0][0]["Plan"]
-    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+        for _ in range(8):
+            explained = connection.execute(asked).fetchone()
+            assert explained is not None
+            plan = explained[0][0]["Plan"]
+            found.append(int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"]))
+    return min(found)
 
 
 def test_what_the_trigger_reads_for_a_type_does_not_grow_with_the_number_of_tables(database: str) -> None:
