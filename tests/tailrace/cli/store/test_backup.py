@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 
 from tests.support import REPOSITORY
+from tests.support.capturing import wait_until
 from tests.tailrace.conftest import Project, until
 
 PAGE = (REPOSITORY / "docs" / "operations" / "running.md").read_text(encoding="utf-8")
@@ -59,6 +60,7 @@ def test_a_backup_beside_a_running_capture_is_restored_and_capture_goes_on(
         shop.ok("source", "repair", "shop")
         connection.execute("INSERT INTO orders VALUES (1000, 1, 3)")
     capture = shop.start("capture")
+    wait_until(lambda: shop.run("verify", "--source").code != 6)  # 6: it does not capture yet
     assert "DIFFERS" not in shop.ok("verify", "--source").out
     shop.end(capture, signal.SIGTERM)
     assert shop.ok("log", "verify").out.splitlines()[-1] == "the log is what was written"

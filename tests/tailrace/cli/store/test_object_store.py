@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tailrace.embedded.process import free_port
+from tests.support.capturing import wait_until
 from tests.support.object_store import ENVIRONMENT, S3Server
 from tests.tailrace.conftest import Project, streams, until
 
@@ -104,6 +105,7 @@ def test_a_move_that_is_killed_at_any_step_goes_on_and_capture_goes_on_in_the_ne
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("UPDATE orders SET amount = amount + 1 WHERE id = 1")
     capture = shop.start("capture")
+    wait_until(lambda: shop.run("verify", "--source").code != 6)  # 6: it does not capture yet
     shop.ok("verify", "--source")
     shop.ok("store", "maintain")
     shop.ok("verify", "--source")
