@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.stream.append import Appender
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire import pgoutput as pg
@@ -237,6 +238,18 @@ class Stream:
         block = assembler.cut()
         assert block is not None
         return block
+
+    def give_to(self, assembler: Assembler, appender: Appender, frames: int | None = None) -> None:
+        """Give the next frames to the append side: whole transactions as a block, then a part of an open one."""
+        given = self.frames[:frames]
+        del self.frames[: len(given)]
+        for frame in given:
+            assembler.feed(frame)
+        block = assembler.cut()
+        if block is not None:
+            appender.take(block)
+        if assembler.open:
+            appender.take(assembler.spill())
 
 
 def decoder(*tables: Table, described: Sequence[Table] = ()) -> BlockDecoder:

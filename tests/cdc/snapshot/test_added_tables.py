@@ -53,16 +53,7 @@ class AddedTable:
         )
 
     def append(self, frames: int | None = None) -> None:
-        """Give the next frames of the stream to the append side: whole transactions, then a part of an open one."""
-        given = self.stream.frames[:frames]
-        del self.stream.frames[: len(given)]
-        for frame in given:
-            self.assembler.feed(frame)
-        block = self.assembler.cut()
-        if block is not None:
-            self.appender.take(block)
-        if self.assembler.open:
-            self.appender.take(self.assembler.spill())
+        self.stream.give_to(self.assembler, self.appender, frames)
 
     def complete(self) -> bool:
         return self.store.topic(LATER.topic).complete_since is not None

@@ -50,16 +50,7 @@ class Rig:
     assembler: Assembler
 
     def give(self, frames: int | None = None) -> None:
-        """The next frames: whole transactions as a block, then a part of an open one."""
-        given = self.stream.frames[:frames]
-        del self.stream.frames[: len(given)]
-        for frame in given:
-            self.assembler.feed(frame)
-        block = self.assembler.cut()
-        if block is not None:
-            self.appender.take(block)
-        if self.assembler.open:
-            self.appender.take(self.assembler.spill())
+        self.stream.give_to(self.assembler, self.appender, frames)
 
     def ids(self, table: Table) -> list[int]:
         return [row["key"]["id"] for row in rows(self.store, table.topic)]

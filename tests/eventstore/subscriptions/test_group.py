@@ -616,17 +616,23 @@ def test_a_time_that_no_clock_shows_is_a_damaged_row(store: Store) -> None:
         store.group("mails").progress()
 
 
+def drained_group(new_store: StoreFactory) -> tuple[Store, Group]:
+    """A group that has consumed all of a log."""
+    store = new_store()
+    fill(store, 3)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with group.join("a") as member:
+        drain(member)
+    return store, group
+
+
 @one_catalog
 @pytest.mark.parametrize("offset", [1000, 1 << 62])
 def test_a_position_behind_the_end_of_the_log_is_refused_and_can_be_reset(
     new_store: StoreFactory, offset: int
 ) -> None:
     """As a log that was restored leaves it, or a role that may only read and consume writes it."""
-    store = new_store()
-    fill(store, 3)
-    group = store.group("g", ["shop.public.*"], start="earliest")
-    with group.join("a") as member:
-        drain(member)
+    store, group = drained_group(new_store)
     table = group_tables.partitions
     with group.database.write() as connection:
         connection.execute(update(table).where(table.c.topic.like("%orders")).values(next_offset=offset))
@@ -644,11 +650,7 @@ def test_a_position_behind_the_end_of_the_log_is_refused_and_can_be_reset(
 def test_a_stored_position_in_a_partition_that_is_not_there_is_named(
     new_store: StoreFactory, partition: int
 ) -> None:
-    store = new_store()
-    fill(store, 3)
-    group = store.group("g", ["shop.public.*"], start="earliest")
-    with group.join("a") as member:
-        drain(member)
+    _, group = drained_group(new_store)
     table = group_tables.partitions
     moved = update(table).where(table.c.topic.like("%orders"), table.c.partition == 0)
     with group.database.write() as connection:
