@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, literal, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.metadata import segment_index
@@ -106,10 +106,10 @@ def take(connection: Connection) -> CatalogSnapshot:
         topic.segments.append(row)
         ranges = segment_index.ranges_from_json(row.ranges)
         topic.tiles.append(Tile(row.path, row.first_row, row.rows, row.first_epoch, row.last_epoch, ranges))
-    runs, archived = tables.state_runs, tables.archived
-    for row in connection.execute(select(runs).order_by(runs.c.epoch, runs.c.number)):
+    runs, archived, sealed = tables.state_runs, tables.archived, literal(True).label("sealed")
+    for row in connection.execute(select(runs, sealed).order_by(runs.c.epoch, runs.c.number)):
         topics[row.topic_id].runs.append(row)
-    for row in connection.execute(select(archived).order_by(archived.c.first_row)):
+    for row in connection.execute(select(archived, sealed).order_by(archived.c.first_row)):
         topics[row.topic_id].archived.append(row)
     epochs = connection.execute(select(tables.epochs).order_by(tables.epochs.c.epoch)).all()
     for row in epochs:

@@ -22,7 +22,6 @@ from tailrace.eventstore.integrity.catalog_snapshot import (
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import open_file, spans_from_json, spans_of
-from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment import file_reader, hash_chain, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
 from tailrace.eventstore.segment.merge import SourceRows
@@ -140,18 +139,7 @@ def chosen_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) 
 
 
 def _chosen_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
-    ref = SegmentRef(
-        topic=topic.name,
-        version=row.version,
-        first_epoch=row.first_epoch,
-        last_epoch=row.last_epoch,
-        rows=row.rows,
-        bytes=row.bytes,
-        ranges=segment_index.ranges_from_json(row.ranges),
-        path=row.path,
-        sealed=True,
-        checksum=row.checksum,
-    )
+    ref = segment_index.file_ref(topic.name, row)
     rows = SourceRows(storage, ref, memory_bytes)
     held: dict[int, list[int]] = {}
     epochs: list[int] = []
