@@ -52,6 +52,7 @@ def measure(worker: Worker, files: Sequence[str], modules: Sequence[str]) -> Bas
             flush=True,
         )
         if not answer.passed:
-            raise SystemExit(f"{answer.output}\n{answer.by or file} fails without a mutation")
+            why = "\n".join(each.why for each in ended if each.why)
+            raise SystemExit(f"{answer.output}\n{why}\n{answer.by or file} fails without a mutation")
         tests += ended
     return Baseline(tuple(tests))

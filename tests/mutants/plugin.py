@@ -33,6 +33,7 @@ class Event:
     failed: bool = False
     ran: Mapping[str, Sequence[int]] = field(default_factory=dict)
     processes: bool = False
+    why: str = ""  # it failed
 
 
 class Plugin:
@@ -66,7 +67,7 @@ class Plugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._tell(Event(report.nodeid, 0.0, failed=True))
+            self._tell(Event(report.nodeid, 0.0, failed=True, why=report.longreprtext))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._tell(Event(nodeid))
@@ -78,7 +79,8 @@ class Plugin:
         self._seconds[report.when] = report.duration
         self._failed |= report.failed
         if report.failed:
-            self._tell(Event(report.nodeid, sum(self._seconds.values()), failed=True))
+            seconds = sum(self._seconds.values())
+            self._tell(Event(report.nodeid, seconds, failed=True, why=report.longreprtext))
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         seconds, setup = sum(self._seconds.values()), self._seconds.get("setup", 0.0)
@@ -91,6 +93,20 @@ class Plugin:
         self._told.flush()
 
 
+class _Lines:
+    """Those that ran. A class, because a function that returns itself is garbage of which tests that measure memory
+    would see some."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self) -> None:
+        self.lines: set[int] = set()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> _Trace:
+        self.lines.add(frame.f_lineno)
+        return self
+
+
 class Recorder:
     """Which lines of modules this process runs, and whether it has others run."""
 
@@ -98,7 +114,7 @@ class Recorder:
         self._tree = tree
         self._modules = frozenset(modules)
         self._known: dict[str, str | None] = {}
-        self._ran: dict[str, set[int]] = {}
+        self._ran: dict[str, _Lines] = {}
         self._processes = False
         sys.addaudithook(self._audit)
 
@@ -110,7 +126,7 @@ class Recorder:
     def stop(self) -> tuple[dict[str, list[int]], bool]:
         sys.settrace(None)
         threading.settrace(None)
-        return {name: sorted(lines) for name, lines in self._ran.items()}, self._processes
+        return {name: sorted(ran.lines) for name, ran in self._ran.items()}, self._processes
 
     def _audit(self, event: str, arguments: object) -> None:
         self._processes |= event in _PROCESSES
@@ -125,14 +141,7 @@ class Recorder:
             module is None or not code.co_flags & CO_OPTIMIZED
         ):  # a body of a module or class: all tests import it
             return None
-        lines = self._ran.setdefault(f"{module}:{named(code.co_qualname)}", set())
-        lines.add(frame.f_lineno)
-
-        def line(frame: FrameType, event: str, argument: object) -> _Trace:
-            lines.add(frame.f_lineno)
-            return line
-
-        return line
+        return self._ran.setdefault(f"{module}:{named(code.co_qualname)}", _Lines())(frame, event, argument)
 
     def _module(self, file: str) -> str | None:
         path = Path(file)

@@ -56,7 +56,9 @@ def test_the_mutant_that_no_test_notices_survives(tmp_path: Path) -> None:
     (tree / "pytest.ini").write_text("[pytest]\n")
     (tree / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--scale")\n')
     (tree / "test_rules.py").write_text(
-        "from rules import grown_up\n\n\ndef test_ages():\n    assert grown_up(9) and not grown_up(7)\n"
+        "import gc\nfrom rules import grown_up\n\n\ndef test_ages():\n    assert grown_up(9) and not grown_up(7)\n"
+        "    gc.disable()\n    gc.collect()\n    assert sum(map(grown_up, range(1000))) > 0\n"
+        "    assert gc.collect() < 1000, 'what is measured has none of what records it'\n"
     )
     made = [
         each for each in mutations("rules.py", source) if each.becomes in ("return age > 8", "return None")

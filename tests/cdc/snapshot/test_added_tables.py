@@ -14,6 +14,7 @@ from tailrace.cdc.postgres.slot import ExportedSnapshot
 from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.load import LoadResult
 from tailrace.cdc.snapshot.topic_load import LoadOutput
+from tailrace.cdc.status import CaptureProgress
 from tailrace.cdc.stream.append import AppendContext, Appender
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.own_messages import OwnMessages
@@ -41,6 +42,7 @@ class AddedTable:
     store: Store
     load: AddedTablesLoad
     appender: Appender
+    progress: CaptureProgress
     stream: Stream
     assembler: Assembler
 
@@ -93,7 +95,7 @@ def added(store_dir: Path) -> Iterator[AddedTable]:
             loads=[load],
         )
         appender = Appender(context, Handover(HUGE))
-        yield AddedTable(store, load, appender, Stream(), Assembler(HUGE, HUGE, 0))
+        yield AddedTable(store, load, appender, task.progress, Stream(), Assembler(HUGE, HUGE, 0))
         load.close()
 
 
@@ -111,6 +113,8 @@ def test_a_load_that_is_ready_waits_for_no_block(added: AddedTable) -> None:
     added.finish_load(0x101)
     added.appender.take(None)
     assert added.complete() and added.ids() == []
+    status = added.progress.status()
+    assert (status.epochs, status.transactions, status.changes) == (1, 0, 0), "the epoch of no transaction"
 
 
 def test_many_relations_in_front_of_a_transaction_make_no_epoch_of_their_own(added: AddedTable) -> None:
@@ -151,6 +155,10 @@ def test_a_load_is_not_completed_inside_a_transaction(added: AddedTable) -> None
     added.append()
     assert added.complete() and sorted(added.ids()) == list(range(8))
     assert len({row["_epoch"] for row in rows(added.store, LATER.topic)}) == 1
+    added.stream.transaction(*(pg.Insert(500, (b"%d" % n, b"0")) for n in range(8, 16)))
+    added.append(5)
+    added.append()
+    assert sorted(added.ids()) == list(range(16)), "once it is complete, its rows are the log's"
 
 
 def test_a_table_rewritten_after_its_load_began_is_read_again(added: AddedTable) -> None:

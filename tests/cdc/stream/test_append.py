@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tailrace.cdc.columnar.decode import BlockDecoder
+from tailrace.cdc.columnar.schema_change import ChangeKind, SchemaChange
+from tailrace.cdc.policy.patterns import parse_pattern
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.status import CaptureProgress
-from tailrace.cdc.stream.append import AppendContext, Appender
+from tailrace.cdc.stream.append import AppendContext, Appender, _describe
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.stream.queue import Handover, ThroughPosition
@@ -79,19 +81,20 @@ def rig_of(
     complete: Sequence[Table] = (A, B),
     quarantined: Sequence[QuarantinedTopic] = (),
     handover: Handover | None = None,
+    policies: Policies = Policies(),  # noqa: B008
 ) -> Rig:
     writer = store.take_over(SOURCE)
     done = [table.topic for table in complete]
     writer.append(EpochBatch(SOURCE, 0x100, 0x101, 0x101, completes=done, quarantined=quarantined))
     known = {table.relid: (table.topic, table.topic_schema) for table in (A, B)}
-    catalog = {**{relid: schema for relid, (_, schema) in known.items()}, EVENTS.relid: EVENTS.topic_schema}
+    catalog = {table.relid: table.topic_schema for table in (A, B, EVENTS)}
     away = [each.topic for each in quarantined]
     progress = CaptureProgress(SOURCE)
     context = AppendContext(
         store=store,
         writer=writer,
         decoder=BlockDecoder(
-            SOURCE, known, lambda relation: catalog.get(relation.relid), Policies(), quarantined=away
+            SOURCE, known, lambda relation: catalog.get(relation.relid), policies, quarantined=away
         ),
         progress=progress,
         topics=Topics.read(store, SOURCE),
@@ -186,6 +189,21 @@ def test_of_a_topic_that_is_lost_nothing_is_kept(store: Store) -> None:
     assert [each.frames for each in quarantine.quarantined_topics(store.catalog)] == [0]
 
 
+def test_of_a_topic_whose_frames_cannot_be_kept_nothing_is_kept_from_then_on(store: Store) -> None:
+    rule = ("public.b.n", parse_pattern("public.b.n", 3), "hash:1")
+    entry = QuarantinedTopic(B.topic, "no such type", 0x100)
+    rig = rig_of(store, quarantined=[entry], policies=Policies((rule,), key=b"k"))
+    rig.stream.transaction(B.relation, insert(B, 1))
+    rig.give()
+    wider = replace(B, columns=[*B.columns, ("n", INT4, -1, False)])
+    rig.stream.transaction(rig.signed(trigger_message(wider)), A.relation, insert(A, 1))
+    with pytest.raises(TopicsChanged, match=r"^shop.public.b put in quarantine"):
+        rig.give()
+    (kept,) = quarantine.quarantined_topics(store.catalog)
+    assert (kept.topic, kept.keeps) == (B.topic, False) and "without plain values" in kept.error
+    assert rig.ids(A) == [1]
+
+
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_table_that_cannot_be_decoded_is_put_in_quarantine_and_the_others_go_on(
     store: Store, monkeypatch: pytest.MonkeyPatch, complete: bool
@@ -245,6 +263,15 @@ def test_a_version_begins_with_its_ddl_whether_or_not_rows_follow(store: Store) 
     rig.stream.transaction(WIDER.relation, insert(WIDER, 1))
     rig.give()
     assert rig.ids(A) == [1] and store.schemas(B.topic)[-1].version == 1
+
+
+def test_columns_of_another_table_of_the_name_are_not_said_to_be_renamed() -> None:
+    other = replace(A, relid=502, columns=[("number", INT8, -1, True)], version=2)
+    change = SchemaChange(
+        A.topic, A.topic_schema, other.topic_schema, frozenset({ChangeKind.REPLACED}), ("public", "a"), 1
+    )
+    said = "shop.public.a has schema version 2: another table under the same name"
+    assert _describe(change, []) == said
 
 
 def test_a_change_of_names_is_reported_with_what_reads_them(store: Store) -> None:
