@@ -32,6 +32,7 @@ from tailrace.cdc.status import CapturePhase
 from tailrace.cdc.stream import requests
 from tailrace.cdc.stream.append import AppendContext, Appender
 from tailrace.cdc.stream.binary_mode import TextStream
+from tailrace.cdc.stream.describe import Describer
 from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.stream.receive import Receiver
@@ -39,7 +40,7 @@ from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.stream.spool import Frames, SpooledStream
 from tailrace.cdc.stream.start import SessionStart
 from tailrace.cdc.stream.watch import Watcher
-from tailrace.cdc.topics import Describer, Topics, TopicsChanged
+from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.info import SourceState
