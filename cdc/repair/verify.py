@@ -1,44 +1,34 @@
 """Compare the log with its source: the state of every table must equal what a SELECT returns at one exact position.
 
-A temporary slot exports a snapshot; its consistent point is the position: the snapshot holds exactly what commits
-below it. When the log has come that far, its state as of that LSN is compared with the snapshot's rows, cell by cell as
-Postgres prints them (so also cells that the typed column cannot hold). Rows are compared by two 64-bit hashes. Cells
-that were erased from the log are left out.
+The log's state as of a snapshot's LSN (``position``) is compared with the snapshot's rows, cell by cell as Postgres
+prints them (so also cells that the typed column cannot hold). Rows are compared by two 64-bit hashes. Cells that were
+erased from the log are left out.
 """
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import Connection
 
-from tailrace.cdc.context import Task, lock_wait, transaction_wait
-from tailrace.cdc.postgres.connect import connect, connect_replication
-from tailrace.cdc.postgres.publication import Publication, read_publication
-from tailrace.cdc.postgres.slot import create_exported, read_slot
-from tailrace.cdc.postgres.tables import Table, read_tables
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.repair.digests import DigestBuilder, Digests, Ints, compare, keys_of
 from tailrace.cdc.repair.events import retained_events
+from tailrace.cdc.repair.position import Patience, SnapshotAtLog, snapshot_at_log
 from tailrace.cdc.repair.redactions import ErasedCells
-from tailrace.cdc.setup.continuity import check_system, require_source
+from tailrace.cdc.setup.continuity import require_source
 from tailrace.cdc.snapshot.copy import (
     CopyForm,
     CopyUnit,
-    TableChanged,
     copy_chunks,
-    lock_tables,
     plan_copies,
     read_with_fallback,
-    snapshot_session,
 )
-from tailrace.cdc.topics import Topics, is_events
-from tailrace.eventstore.catalog.leases import captures
-from tailrace.eventstore.errors import IncompleteTopic, TransientError, UsageError
+from tailrace.cdc.topics import Topics
+from tailrace.eventstore.errors import IncompleteTopic, UsageError
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.postgres_text import postgres_texts
 from tailrace.eventstore.model.redacted import erased_ids
@@ -48,9 +38,6 @@ from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.state.state import source_texts
 from tailrace.eventstore.store import Store
 
-Row = tuple[object, ...]
-_WAIT_SECONDS = 60.0
-_POLL_SECONDS = 0.1
 _SAMPLES = 10
 
 
@@ -90,41 +77,21 @@ def verify_source(
     settings: SourceSettings,
     topics: Sequence[TopicId] | None = None,
     *,
-    timeout: float = _WAIT_SECONDS,
+    patience: Patience | None = None,
     report: Callable[[TopicId, int, int], None] = lambda topic, done, total: None,
 ) -> list[TopicComparison]:
     """Compare topics (default: all tables and domain events of the source) with their tables. ``report`` gets
     the topic whose turn it is, how many topics are done, and of how many.
 
     Default topics are all but retired ones. A capture must be running, or the log already be far enough. Raises
-    TransientError without a capture, and when the log does not reach the position within ``timeout`` seconds,
-    UsageError for a topic that is no table or events of the source, OperatorError (privileges, no free slot).
+    TransientError without a capture, and when the log does not reach the position in time, UsageError for a topic that
+    is no table or events of the source, OperatorError (privileges, no free slot).
     """
     task = Task.of(store, name, settings)
-    address = task.address
-    source = require_source(store, name)
+    require_source(store, name)
     selected = _selected_topics(store, name, topics)
-    waits_until = time.monotonic() + timeout
-    with connect(address, "tailrace verify") as control, store.pinned(f"verify --source {name}"):
-        check_system(control, source, address)
-        waiting = transaction_wait(task, control)
-        while True:
-            replication = connect_replication(address, "tailrace verify")
-            try:
-                slot = f"{source.slot[:40]}_verify_{secrets.token_hex(4)}"
-                exported = create_exported(replication, slot, address, waiting=waiting, temporary=True)
-                with snapshot_session(address, exported.snapshot) as snapshot:
-                    # Before any lock: who truncates a table would wait as long, and its readers behind that.
-                    _wait_for(task, control, exported.consistent_point, waits_until, timeout)
-                    publication = read_publication(snapshot, source.publication, address)
-                    tables = _lock(task, snapshot, Topics.read(store, name), selected, publication)
-                    verification = _Verification(task, snapshot, exported.consistent_point)
-                    return verification.run(selected, tables, report)
-            except TableChanged:  # between the snapshot and our locks: again, with a new one
-                if time.monotonic() > waits_until:
-                    raise
-            finally:
-                replication.finish()
+    with snapshot_at_log(task, selected, patience or Patience(), f"verify --source {name}") as snapshot:
+        return _Verification(task, snapshot).run(selected, report)
 
 
 def _selected_topics(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[TopicId]:
@@ -140,78 +107,36 @@ def _selected_topics(store: Store, name: str, wanted: Sequence[TopicId] | None) 
     return [info.id for info in found if not info.is_retired] if wanted is None else list(wanted)
 
 
-def _lock(
-    task: Task,
-    snapshot: Connection[Row],
-    topics: Topics,
-    selected: Sequence[TopicId],
-    publication: Publication | None,
-) -> dict[int, Table]:
-    """The source's tables by oid (that of domain events by 0), locked against DDL until the comparison is over."""
-    wanted = {topics.relid(topic) for topic in selected if topic in topics.tables}
-    if any(topic not in topics.tables for topic in selected):
-        wanted |= {table.relid for table in read_tables(snapshot, task.address) if is_events(table)}
-    locked = lock_tables(snapshot, task.address, sorted(wanted), publication, waiting=lock_wait(task))
-    return {0 if is_events(table) else table.relid: table for table in locked}
-
-
-def _wait_for(task: Task, control: Connection[Row], lsn: int, deadline: float, timeout: float) -> None:
-    """Wait until the log has everything that commits below ``lsn``."""
-    name = task.name
-    while (reached := require_source(task.store, name)).through_lsn < lsn:
-        positions = f"the log of source {name} is at {format_lsn(reached.through_lsn)}"
-        if not _is_captured(task, control, reached.slot):
-            raise TransientError(
-                f"{positions}, it is compared at {format_lsn(lsn)}, and no capture runs that would bring it there",
-                hint="start `tailrace capture`, and try again beside it",
-            )
-        if time.monotonic() > deadline:
-            raise TransientError(
-                f"{positions} and did not reach {format_lsn(lsn)}, where it is compared, within {timeout:.0f} s",
-                hint="capture is behind: wait and try again",
-            )
-        time.sleep(_POLL_SECONDS)
-
-
-def _is_captured(task: Task, control: Connection[Row], name: str) -> bool:
-    """Whether a process captures the source: it says so in the catalog, or has the slot."""
-    with task.store.catalog.read() as connection:
-        if captures(connection, task.name):
-            return True
-    slot = read_slot(control, name, task.address)
-    return slot is not None and slot.active_pid is not None
-
-
 class _Verification:
     """All comparisons at one position."""
 
-    def __init__(self, task: Task, snapshot: Connection[Row], lsn: int) -> None:
+    def __init__(self, task: Task, snapshot: SnapshotAtLog) -> None:
         store, name = task.store, task.name
         self._policies = task.policies
         self._store = store
         self._name = name
         self._address = task.address
-        self._snapshot = snapshot
-        self._lsn = lsn
-        self._cut = store.cut(f"{name}={format_lsn(lsn)}")
+        self._snapshot = snapshot.connection
+        self._tables = snapshot.tables
+        self._lsn = snapshot.lsn
+        self._cut = store.cut(f"{name}={format_lsn(snapshot.lsn)}")
         self._topics = Topics.read(store, name)
 
     def run(
         self,
         topics: Sequence[TopicId],
-        tables: Mapping[int, Table],
         report: Callable[[TopicId, int, int], None],
     ) -> list[TopicComparison]:
         compared: list[TopicComparison] = []
         for done, topic in enumerate(topics):
             report(topic, done, len(topics))
-            compared.append(self._compare(topic, tables))
+            compared.append(self._compare(topic))
         return compared
 
-    def _compare(self, topic: TopicId, tables: Mapping[int, Table]) -> TopicComparison:
+    def _compare(self, topic: TopicId) -> TopicComparison:
         if self._store.topic(topic).kind is TopicKind.EVENTS:
-            return self._events(topic, tables.get(0))
-        return self._table(topic, tables.get(self._topics.relid(topic)))
+            return self._events(topic, self._tables.get(0))
+        return self._table(topic, self._tables.get(self._topics.relid(topic)))
 
     def _skip(self, topic: TopicId, reason: str) -> TopicComparison:
         return TopicComparison(topic, self._lsn, skipped=reason)

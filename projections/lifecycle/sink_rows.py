@@ -9,33 +9,24 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.metadata.attempts import Attempt
-from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Fence
-from tailrace.eventstore.segment import file_reader
-from tailrace.eventstore.segment.copy import copy_file
-from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.projections.compute.bucket import Placement, placement_of
-from tailrace.projections.compute.sampling import CommonKeys, KeySelection, ListedKeys
+from tailrace.projections.compute.sampling import KeySelection, ListedKeys
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.generations.step_files import DerivedFile, folder_of, read_delta, run_schema
+from tailrace.projections.generations.step_files import read_delta, run_schema
+from tailrace.projections.lifecycle.row_files import RowFiles, narrow, row_folder, within_reach, write_rows
 from tailrace.projections.sinks.contract import InMotion, MovingSink, SnapshotSink
-from tailrace.projections.spark.session import runs_here
 
 _TRIES = 5
 _PAUSE_SECONDS = 1.0
@@ -47,13 +38,10 @@ _TOUCHED_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Rows as they are at ``fence``: ``files`` by bucket in ``storage``. With a choice in ``placement`` they are
-    complete for these keys; rows of other keys among them are not compared."""
+    """Rows as they are at ``fence``."""
 
     fence: Fence
-    placement: Placement
-    storage: Storage
-    files: Mapping[int, DerivedFile]
+    rows: RowFiles
 
 
 def read_sink(
@@ -65,11 +53,8 @@ def read_sink(
     Raises OperatorError when the sink is not of this log, InMotion when it changes too fast to be read.
     """
     placement = replace(placement_of(generation), choice=choice)
-    kept = ctx.store.storage
-    shared = kept.root if ctx.settings.store.shared_path and isinstance(kept, LocalStorage) else None
-    folder = Path(tempfile.mkdtemp(prefix=".tailrace-verify-", dir=shared))
     sink = ctx.sink(generation)
-    try:
+    with row_folder(ctx) as folder:
         if isinstance(sink, MovingSink):
             try:
                 readings = [_read_snapshot(ctx, generation, placement, folder, tries=1)]
@@ -78,10 +63,8 @@ def read_sink(
         else:
             readings = [_read_snapshot(ctx, generation, placement, folder, tries=_TRIES)]
         for reading in readings:
-            with _with_absolute_place(ctx, generation, attempt, reading) as there:
-                yield there
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            with within_reach(ctx, generation, attempt, reading.rows) as there:
+                yield replace(reading, rows=there)
 
 
 def _read_snapshot(
@@ -129,10 +112,11 @@ def _read_moving(
     rest = _write_rows(ctx, generation, placement, since, folder, sink.scan_in_motion(target))
     touched = _touched_keys(ctx, generation, since)
     hashes = touched[HASH].to_numpy()
-    rest = replace(rest, placement=_narrow(placement, ListedKeys(hashes, others=True)))
+    others = replace(rest.rows, placement=narrow(placement, ListedKeys(hashes, others=True)))
+    rest = replace(rest, rows=others)
     if not len(hashes):
         return [rest]
-    chosen = _narrow(placement, ListedKeys(hashes))
+    chosen = narrow(placement, ListedKeys(hashes))
     moved: InMotion | None = None
     for _ in range(_TRIES_OF_SOME):
         fence = _fence(ctx, generation)
@@ -144,10 +128,6 @@ def _read_moving(
             moved = error
         time.sleep(_PAUSE_OF_SOME_SECONDS)
     raise moved or _too_busy_error(generation)
-
-
-def _narrow(placement: Placement, choice: KeySelection) -> Placement:
-    return replace(placement, choice=CommonKeys(placement.choice, choice) if placement.choice else choice)
 
 
 def _touched_keys(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa.Table:
@@ -175,32 +155,6 @@ def _too_busy_error(generation: Generation) -> InMotion:
     )
 
 
-@contextmanager
-def _with_absolute_place(
-    ctx: ProjectionContext, generation: Generation, attempt: Attempt, reading: SinkRows
-) -> Iterator[SinkRows]:
-    """The same files where tasks can read them: when tasks run on other machines, beside the generation's own in the
-    object store. What a killed process leaves there is removed by ``collect.gc``, as all that nothing names."""
-    objects = ctx.store.storage
-    if not objects.remote or runs_here(ctx.master):
-        yield reading
-        return
-    here = reading.storage
-    assert isinstance(here, LocalStorage)
-    stem = folder_of(generation.projection, generation.number)
-    there = {
-        bucket: replace(file, path=f"{stem}/{bucket:04d}-{attempt.name}-sink.run.parquet")
-        for bucket, file in reading.files.items()
-    }
-    try:
-        for bucket, file in reading.files.items():
-            copy_file(here, file.path, objects, there[bucket].path, file.checksum)
-        yield replace(reading, storage=objects, files=there)
-    finally:
-        for file in there.values():
-            objects.delete(file.path)
-
-
 def _fence(ctx: ProjectionContext, generation: Generation) -> Fence:
     return _require_this_log(ctx, generation, ctx.fence(generation))
 
@@ -222,38 +176,7 @@ def _write_rows(
     below: Path,
     batches: Iterable[pa.RecordBatch],
 ) -> SinkRows:
-    """Write rows to files by bucket, in a folder of their own."""
-    folder = Path(tempfile.mkdtemp(dir=below))
-    schema = run_schema(generation.schema)
-    writers: dict[int, pq.ParquetWriter] = {}
-    rows: dict[int, int] = {}
-    seen = 0
-    try:
-        for batch in batches:
-            for bucket, part in _split_by_bucket(placement, batch):
-                if bucket not in writers:
-                    writers[bucket] = pq.ParquetWriter(
-                        folder / f"{bucket}.parquet", schema, compression="zstd"
-                    )
-                writers[bucket].write_table(part)
-                rows[bucket] = rows.get(bucket, 0) + part.num_rows
-            seen += batch.num_rows
-            ctx.report(f"reading the sink of {generation.projection}", seen, None, "rows")
-    finally:
-        for writer in writers.values():
-            writer.close()
-    files = {bucket: _file(folder, bucket, count) for bucket, count in rows.items()}
-    return SinkRows(fence, placement, LocalStorage(folder), files)
+    def report(seen: int) -> None:
+        ctx.report(f"reading the sink of {generation.projection}", seen, None, "rows")
 
-
-def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:
-    path = folder / f"{bucket}.parquet"
-    return DerivedFile(bucket, path.name, rows, path.stat().st_size, file_reader.checksum(path.read_bytes()))
-
-
-def _split_by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
-    chosen, hashes = placement.select(batch)
-    buckets = pa.array(keys.buckets_of(hashes, placement.partitions, placement.split))
-    table = pa.Table.from_batches([chosen]).add_column(0, HASH, hashes)
-    for bucket in buckets.unique().to_pylist():
-        yield bucket, table.filter(pc.equal(buckets, bucket))
+    return SinkRows(fence, write_rows(placement, below, batches, report))

@@ -30,14 +30,15 @@ from tailrace.projections.refresh.step import compute_at
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.specs import expires
 
-_SAMPLES = 10
+SAMPLES_SHOWN = 10
 _SEED_BITS = 32  # few enough digits to be typed again
 
 
 @dataclass(frozen=True, slots=True)
 class DifferentRow:
     """A row that differs: ``kind`` is "only in log", "only in sink" or "different". ``expected`` are its values by the
-    log, ``actual`` those in the sink (None: no row); where both exist, those that differ. All as JSON, like ``key``."""
+    log, ``actual`` those in the sink (None: no row); where both exist, those that differ. All as JSON, like ``key``. Of
+    a comparison with the source ``expected`` are the source's values, ``actual`` the projection's."""
 
     kind: str
     key: str
@@ -87,9 +88,7 @@ def verify(
     """
     started = datetime.now(UTC)
     projection = ctx.projection(name)
-    known = ctx.store.derived.live(name) if number is None else number
-    if known is None:
-        raise UsageError(f"projection {name!r} was never built", hint=f"tailrace rebuild {name}")
+    known = require_live(ctx, name) if number is None else number
     _check_sample(sample, seed)
     with record_failures(ctx, name, "verify", known):
         compared = _compare(ctx, projection, number, sample, seed)
@@ -100,7 +99,22 @@ def verify(
 def _compare(
     ctx: ProjectionContext, projection: Projection, number: int | None, sample: int | None, seed: int | None
 ) -> Comparison:
-    name = projection.name
+    generation = comparable(ctx, projection.name, number)
+    sampling = _sampling(ctx, generation, sample, seed)
+    epoch, outcomes = _outcomes(ctx, projection, generation, sampling)
+    return _comparison(generation, epoch, outcomes, sampling, expiring=expires(ctx.spec(generation)))
+
+
+def require_live(ctx: ProjectionContext, name: str) -> int:
+    """The number of the live generation. Raises UsageError when nothing is live."""
+    number = ctx.store.derived.live(name)
+    if number is None:
+        raise UsageError(f"projection {name!r} was never built", hint=f"tailrace rebuild {name}")
+    return number
+
+
+def comparable(ctx: ProjectionContext, name: str, number: int | None = None) -> Generation:
+    """The live generation, or generation ``number``. Raises OperatorError when it is frozen."""
     reconcile(ctx, name)
     generation = ctx.live(name) if number is None else ctx.generation(name, number)
     assert generation is not None, "what is live stays so, or another one is"
@@ -109,9 +123,7 @@ def _compare(
             f"{generation} was built by another definition than the loaded one, so there is nothing to compare with",
             hint=f"load the definition it was built by, or tailrace rebuild {name}",
         )
-    sampling = _sampling(ctx, generation, sample, seed)
-    epoch, outcomes = _outcomes(ctx, projection, generation, sampling)
-    return _comparison(generation, epoch, outcomes, sampling, expiring=expires(ctx.spec(generation)))
+    return generation
 
 
 def _outcomes(
@@ -128,9 +140,9 @@ def _outcomes(
         for part in parts:
             cut = generation.pin.cut if generation.pin else ctx.store.cut(part.fence.epoch)
             task = BucketTask(
-                storage=part.storage,
-                placement=part.placement,
-                previous={bucket: BucketFiles(file) for bucket, file in part.files.items()},
+                storage=part.rows.storage,
+                placement=part.rows.placement,
+                previous={bucket: BucketFiles(file) for bucket, file in part.rows.files.items()},
                 tolerance=projection.tolerance,
                 folder=None,
                 attempt="",
@@ -213,7 +225,7 @@ def _comparison(
 ) -> Comparison:
     missing = sum(outcome.only_new for outcome in outcomes)
     samples = [
-        _different_row(found)
+        different_row(found)
         for outcome in outcomes
         for found in outcome.samples
         if not (expiring and found.kind == "only_new")
@@ -226,12 +238,13 @@ def _comparison(
         only_in_log=0 if expiring else missing,
         only_in_sink=sum(outcome.only_old for outcome in outcomes),
         different=sum(outcome.different for outcome in outcomes),
-        samples=tuple(samples[:_SAMPLES]),
+        samples=tuple(samples[:SAMPLES_SHOWN]),
         seed=sampling.seed if sampling else None,
         expired=missing if expiring else 0,
     )
 
 
-def _different_row(sample: RowSample) -> DifferentRow:
-    words = {"only_new": "only in log", "only_old": "only in sink", "different": "different"}
+def different_row(sample: RowSample, *, old: str = "sink", new: str = "log") -> DifferentRow:
+    """A row that differs between what a task calls the result before (``old``) and the result now (``new``)."""
+    words = {"only_new": f"only in {new}", "only_old": f"only in {old}", "different": "different"}
     return DifferentRow(words[sample.kind], sample.key, expected=sample.new, actual=sample.old)

@@ -24,6 +24,7 @@ from psycopg import sql
 from sqlalchemy import select
 
 from tailrace.cdc.capture import Capture
+from tailrace.cdc.repair.position import Patience
 from tailrace.cdc.repair.repair import RepairResult, repair_source
 from tailrace.cdc.repair.verify import TopicComparison, verify_source
 from tailrace.cdc.setup.prepare import Preparation, prepare_source
@@ -92,9 +93,11 @@ class Site:
         assert result is not None
         return result
 
-    def verify(self, *topics: TopicId, timeout: float = 120.0) -> list[TopicComparison]:
+    def verify(self, *topics: TopicId, patience: Patience | None = None) -> list[TopicComparison]:
         with self.open() as store:
-            return verify_source(store, SOURCE, self.settings, topics or None, timeout=timeout)
+            return verify_source(
+                store, SOURCE, self.settings, topics or None, patience=patience or Patience(120.0)
+            )
 
     def to_json(self) -> str:
         settings = self.settings.model_dump(mode="json") | {"dsn": self.dsn}

@@ -13,6 +13,7 @@ from tailrace.cdc.postgres import locks
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.ddl_trigger import install_trigger
 from tailrace.cdc.postgres.locks import Lock, lock_together
+from tailrace.cdc.repair.position import Patience
 from tailrace.cdc.setup.prepare import install_events
 from tailrace.cdc.snapshot.chunk_query import ChunkBounds, chunk, open_session, plan_ranges, read_keyset
 from tailrace.cdc.snapshot.copy import TableChanged
@@ -174,7 +175,7 @@ def test_verify_locks_no_table_before_the_log_is_there(site: Site) -> None:
     exported = "SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'tailrace load'"
     # One that captures, as far as anybody can tell, and does not go on.
     with site.open() as store, capture_lease(store.catalog, "shop"), ThreadPoolExecutor(1) as pool:
-        verified = pool.submit(site.verify, timeout=10.0)
+        verified = pool.submit(site.verify, patience=Patience(10.0))
         wait_until(lambda: query(site.dsn, exported) == [(1,)])
         time.sleep(0.5)  # for the locks that it is not to take: nothing tells of one that was not
         execute(site.dsn, "SET lock_timeout = '1s'; TRUNCATE a")

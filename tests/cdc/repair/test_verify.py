@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.repair.digests import DigestBuilder, compare, keys_of
+from tailrace.cdc.repair.position import Patience
 from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.maintenance.retire import retire
 from tailrace.eventstore.model.info import DROPPED
@@ -103,10 +105,27 @@ def test_without_a_capture_it_says_so_and_leaves_no_slot(site: Site) -> None:
     with RunningCapture(site) as capture:
         capture.catch_up()
     with pytest.raises(TransientError, match="no capture runs") as refused:
-        site.verify(timeout=10_000.0)  # it says so at once
+        site.verify(patience=Patience(10_000.0, start=0.0))  # it does not wait for the log
     assert "start `tailrace capture`" in refused.value.hint
     slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     wait_until(lambda: query(site.dsn, slots) == [("acme_shop",)])  # a temporary one goes with its process
+
+
+def test_a_capture_that_is_started_beside_it_is_waited_for(site: Site) -> None:
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+    execute(site.dsn, "INSERT INTO t VALUES (101, 'beside')")
+    with ExitStack() as started:
+        said: list[str] = []
+
+        def say(text: str) -> None:
+            if not said:
+                started.enter_context(RunningCapture(site))
+            said.append(text)
+
+        (found,) = site.verify(table("t"), patience=Patience(120.0, start=120.0, say=say))
+    assert found.equal and found.source_rows == 101
+    assert said and "no process captures shop: waiting for one" in said[0]
 
 
 def test_a_topic_that_cannot_be_compared_is_named(site: Site) -> None:
