@@ -215,8 +215,9 @@ def _failure(ctx: ProjectionContext, projection: Projection, error: Exception) -
     if not isinstance(error, TailraceError):
         error = unforeseen_error(projection, "being examined", error)
     own = f"projection {projection.name!r} "
-    message = error.message.removeprefix(own).removeprefix(f"({projection.place}): ")
-    return DefinitionFinding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
+    place = (error.place if isinstance(error, ProjectionFailed) else "") or projection.place
+    message = error.message.removeprefix(own).removeprefix(f"({place}): ").removeprefix(f"{place}: ")
+    return DefinitionFinding("fail", message, error.hint, place, exit_code=error.exit_code)
 
 
 def _open_sink(

@@ -44,7 +44,7 @@ def _parts(projection: Projection) -> Iterator[str]:
     yield repr(sorted(projection.tolerance.items()))
     function = inspect.unwrap(projection.function)
     if isinstance(function, SqlQuery):
-        yield from function.words
+        yield from function.fingerprint_words
         return
     module = sys.modules.get(projection.module)
     file = getattr(module, "__file__", None)

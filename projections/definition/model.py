@@ -41,11 +41,12 @@ Affects = str | tuple[str, ...] | Mapping[str, str] | Through | None
 
 class ProjectionFailed(OperatorError):
     """The projection's own code or its output is at fault. Nothing reached the sink. Mend the function at the file and
-    line of the message. ``unknown``: columns that its output should have and does not."""
+    line of the message. ``unknown``: columns that its output should have and does not. ``place``: ``file:line:column``
+    where the message begins with it."""
 
-    def __init__(self, message: str, *, hint: str = "", unknown: Sequence[str] = ()) -> None:
-        super().__init__(message, hint=hint)
-        self.unknown = tuple(unknown)
+    def __init__(self, message: str, *, hint: str = "", unknown: Sequence[str] = (), place: str = "") -> None:
+        super().__init__(f"{place}: {message}" if place else message, hint=hint)
+        self.unknown, self.place = tuple(unknown), place
 
 
 @dataclass(frozen=True, slots=True)

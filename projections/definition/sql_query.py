@@ -51,11 +51,18 @@ class SqlQuery:
         frames = {f"i{at}": given[name] for at, name in enumerate(self.inputs)}
         arguments = {name: given[name] for name in self.arguments}
         spark = next(iter(frames.values())).sparkSession
-        found: DataFrame = spark.sql(self._template(), args=arguments or None, **frames)
+        text = self._template(list(frames.values()))
+        found: DataFrame = spark.sql(text, args=arguments or None, **frames)
         return found
 
-    def _template(self) -> str:
-        """The query with a placeholder for each DataFrame: Spark takes no other names for them."""
+    @property
+    def fingerprint_words(self) -> tuple[str, ...]:
+        """What decides about its meaning, apart from the inputs."""
+        return self.words
+
+    def _template(self, frames: Sequence[DataFrame]) -> str:
+        """The query with a placeholder for each DataFrame: Spark takes no other names for them. Raises ProjectionFailed
+        where the query is none over these."""
         places = {name: f"{{i{at}}}" for at, name in enumerate(self.inputs)}
         parts, at = [], 0
         for reading in self.readings:
@@ -66,16 +73,26 @@ class SqlQuery:
 
     def place_of(self, error: Exception) -> str:
         """The place of what Spark refuses: ``file:line``, with the column where that is the file's."""
-        context: Sequence[Any] = getattr(error, "getQueryContext", tuple)() or ()
-        place = _PLACE.search(context[0].summary() if context else str(error)) or _PLACE.search(str(error))
-        if place is None:
+        line = spark_line(error)
+        if line is None:
             return f"{self.file}:{self.line}"
-        line = int(place[1])
+        context = _context(error)
         fragment = context[0].fragment() if context else ""
         text = self.text.splitlines()[line - 1] if line <= self.text.count("\n") + 1 else ""
         if fragment and text.count(fragment) == 1:
             return f"{self.file}:{line}:{text.index(fragment) + 1}"
         return f"{self.file}:{line}"
+
+
+def spark_line(error: Exception) -> int | None:
+    """The line of the text in which Spark sees what it refuses, counted from 1."""
+    context = _context(error)
+    place = _PLACE.search(context[0].summary() if context else str(error)) or _PLACE.search(str(error))
+    return int(place[1]) if place is not None else None
+
+
+def _context(error: Exception) -> Sequence[Any]:
+    return getattr(error, "getQueryContext", tuple)() or ()
 
 
 def _escape(text: str) -> str:

@@ -7,7 +7,8 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones
 
 from pydantic import (
     BaseModel,
@@ -47,6 +48,9 @@ _KINDS: dict[str, type[Any]] = {
     "postgres": PostgresTable, "redis": RedisCache, "search": SearchIndex, "parquet": ParquetFolder,
 }  # fmt: skip
 _OWN = "own"
+
+
+Dialect = Literal["postgres", "spark"]
 
 
 class _Strict(BaseModel):
@@ -105,6 +109,8 @@ class _HeaderForm(_Strict):
     tolerance: dict[str, float] = {}
     freshness: str | float | None = None
     collation: str = ""
+    dialect: Dialect = "postgres"
+    time_zone: str = "UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,8 @@ class Header:
     tolerance: Mapping[str, float]
     freshness: str | float | None
     collation: str
+    dialect: Dialect
+    time_zone: str
     lines: Mapping[str, int]
 
 
@@ -179,8 +187,16 @@ class HeaderReader:
             tolerance=header.tolerance,
             freshness=header.freshness,
             collation=header.collation,
+            dialect=header.dialect,
+            time_zone=self._time_zone(header.time_zone, first),
             lines={name: self._line(("inputs", name), first) for name in inputs},
         )
+
+    def _time_zone(self, name: str, first: int) -> str:
+        if name not in available_timezones():
+            hint = did_you_mean(name, available_timezones()) or 'for example time_zone = "Europe/Berlin"'
+            self._find(f"there is no time zone {name!r}", hint, self._line(("time_zone",), first))
+        return name
 
     def _input(self, name: str, given: _InputForm, line: int) -> Input | None:
         if not name.isidentifier():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from tailrace.projections.definition.findings import DefinitionFinding, did_you_
 from tailrace.projections.definition.model import NOW, Affects, Projection
 from tailrace.projections.definition.source import relative_path
 from tailrace.projections.definition.sql.derive import derive
-from tailrace.projections.definition.sql.header import Header, HeaderReader
+from tailrace.projections.definition.sql.header import Dialect, Header, HeaderReader
+from tailrace.projections.definition.sql.postgres.query import PostgresQuery
 from tailrace.projections.definition.sql.unfollowed import QueryText, unfollowed_inputs
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
 
-_DIALECT = "spark"
 _UNENDED = re.compile(r"Missing (.+) from \d+:(\d+)", re.S)
 _CLAUSES = {
     "join": "join", "group": "groupBy", "over": "over", "limit": "limit", "offset": "offset", "union": "union",
@@ -53,7 +54,7 @@ def load_sql(path: Path) -> LoadedQuery:
     reader = HeaderReader(file, path.stem)
     header, body = reader.read(text)
     findings = reader.findings
-    parsed = _Body(file, body, findings)
+    parsed = _Body(file, body, findings, header.dialect if header is not None else "postgres")
     query = parsed.query()
     if header is None:
         return LoadedQuery(file, path.stem, None, tuple(findings))
@@ -73,7 +74,8 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
     """The projection with the lineage of the header; what it does not say is derived from the query."""
     assert header.sink is not None
     arguments = parsed.arguments(query)
-    function = SqlQuery(
+    kind = partial(PostgresQuery, time_zone=header.time_zone) if header.dialect == "postgres" else SqlQuery
+    function = kind(
         file=parsed.file,
         line=parsed.line,
         text=parsed.text,
@@ -113,17 +115,17 @@ def _with_affects(defined: Projection, affects: Mapping[str, Affects]) -> Projec
 class _Body:
     """The text after the header. Lines and columns are the file's."""
 
-    def __init__(self, file: str, text: str, findings: list[DefinitionFinding]) -> None:
-        self.file, self.text, self._findings = file, text, findings
+    def __init__(self, file: str, text: str, findings: list[DefinitionFinding], dialect: Dialect) -> None:
+        self.file, self.text, self._findings, self._dialect = file, text, findings, dialect
         self.tokens: list[Token] = []
         self.line = 1
 
     def query(self) -> exp.Query | None:
         """The one SELECT; None, with a finding, when it is something else."""
         try:
-            self.tokens = sqlglot.tokenize(self.text, read=_DIALECT)
+            self.tokens = sqlglot.tokenize(self.text, read=self._dialect)
             self.line = self.tokens[0].line if self.tokens else 1
-            parsed = [each for each in sqlglot.parse(self.text, read=_DIALECT) if each is not None]
+            parsed = [each for each in sqlglot.parse(self.text, read=self._dialect) if each is not None]
         except ParseError as error:
             for each in error.errors:
                 self._find(f"{_problem_text(each)} at {each['highlight']!r}", _start(each))
@@ -152,7 +154,8 @@ class _Body:
         return f"{self.text.count(chr(10), 0, offset) + 1}:{offset - self.text.rfind(chr(10), 0, offset)}"
 
     def _find(self, what: str, place: str, hint: str = "") -> None:
-        hint = hint or "the body is one SELECT over the inputs' names, in Spark's SQL"
+        whose = "Postgres'" if self._dialect == "postgres" else "Spark's"
+        hint = hint or f"the body is one SELECT over the inputs' names, in {whose} SQL"
         self._findings.append(DefinitionFinding("fail", what, hint, f"{self.file}:{place}"))
 
     def word(self, token: Token) -> str:

@@ -62,7 +62,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
     return load
 
 
-def of(query: str, inputs: str = "", key: str = '"customer_id"') -> str:
+def of(query: str, inputs: str = "", key: str = '"customer_id"', dialect: str = "postgres") -> str:
     """A file with a query over the shop's tables."""
     declared = inputs or "\n".join(
         f'inputs.{table} = "shop.public.{table}"'
@@ -70,6 +70,7 @@ def of(query: str, inputs: str = "", key: str = '"customer_id"') -> str:
         if re.search(rf"\b{table}\b", query)
     )
     head = f'key = {key}\nsink = {{ kind = "parquet", sink = "lake" }}\n{declared}'
+    head += f'\ndialect = "{dialect}"' if dialect != "postgres" else ""
     return f"/* projection\n{head}\n*/\n{textwrap.dedent(query)}"
 
 
@@ -308,14 +309,14 @@ def test_what_cannot_be_followed_as_it_is_written_is_told_with_what_can(
     written: Written, analysed: Analyse, case: str
 ) -> None:
     query, remedy, instead = REMEDIES[case]
-    (found,) = written(of(query)).unfollowed
+    (found,) = written(of(query, dialect="spark")).unfollowed
     assert found.hint.startswith(f"{remedy}; if that is meant, write inputs.orders = ")
     inputs = "\n".join(
         f'inputs.{name} = "shop.public.{name.removeprefix("other_")}"'
         for name in ("customers", "orders", "other_orders")
         if re.search(rf"\b{name}\b", instead)
     )
-    assert analysed(written(of(instead, inputs))).reason is None
+    assert analysed(written(of(instead, inputs, dialect="spark"))).reason is None
 
 
 def test_a_running_total_is_followed_by_what_it_is_partitioned_by(
@@ -521,11 +522,12 @@ def test_what_spark_refuses_is_told_with_its_place_in_the_file(
     heard = BufferingHandler(100)
     logger = logging.getLogger("SQLQueryContextLogger")
     logger.addHandler(heard)
-    found = examine(empty_shop, written(of("SELECT customer_id,\n       custmer_id\nFROM orders")))
+    query = "SELECT customer_id,\n       custmer_id\nFROM orders"
+    found = examine(empty_shop, written(of(query, dialect="spark")))
     logger.removeHandler(heard)
     assert not heard.buffer, "pyspark tells failures, values and all"
     (failed,) = found.findings
-    assert "(view.sql:7:8)" in failed.what and "`custmer_id` cannot be resolved" in failed.what
+    assert "(view.sql:8:8)" in failed.what and "`custmer_id` cannot be resolved" in failed.what
     assert "_pyspark" not in failed.what
 
 
@@ -592,10 +594,10 @@ def test_a_text_that_spark_reads_as_a_clock_is_found(written: Written, analysed:
     query = """SELECT customer_id, count(*) AS n, -- not DATE 'yesterday', and not
                max(timestamp   'now') AS seen, max('today') AS word
                FROM orders GROUP BY customer_id"""
-    found = analysed(written(of(query)))
+    found = analysed(written(of(query, dialect="spark")))
     (clock,) = found.findings
     assert clock.what == "timestamp   'now' is another time in each refresh"
-    assert clock.place == "view.sql:7:20" and found.reason == clock.what
+    assert clock.place == "view.sql:8:20" and found.reason == clock.what
 
 
 def test_the_time_is_a_parameter(written: Written) -> None:

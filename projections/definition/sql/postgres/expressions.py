@@ -1,0 +1,415 @@
+"""Expressions: a method for each kind of node that has a translation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sqlglot import exp
+
+from tailrace.projections.definition.findings import did_you_mean
+from tailrace.projections.definition.sql.postgres import operators
+from tailrace.projections.definition.sql.postgres.casts import cast, named_type
+from tailrace.projections.definition.sql.postgres.extract import extract
+from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.intervals import interval
+from tailrace.projections.definition.sql.postgres.refusal import (
+    OTHER_DIALECT,
+    NotInTable,
+    Refused,
+    first_character,
+)
+from tailrace.projections.definition.sql.postgres.scope import Scope, fields_of, folded
+from tailrace.projections.definition.sql.postgres.source_map import marked
+from tailrace.projections.definition.sql.postgres.table import Row, choose
+from tailrace.projections.definition.sql.postgres.types import (
+    BOOL,
+    INT8,
+    TEXT,
+    TIMESTAMPTZ,
+    UNKNOWN,
+    VOID,
+    PgType,
+)
+from tailrace.projections.definition.sql.postgres.values import (
+    NULL,
+    Value,
+    common_type,
+    implicit,
+    number,
+    quoted,
+)
+from tailrace.projections.definition.sql.postgres.windows import WindowText
+
+if TYPE_CHECKING:
+    from tailrace.projections.definition.sql.postgres.queries import Queries
+
+_ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.Pow: "^"}
+_COMPARISONS = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.NullSafeEQ: "<=>",
+}  # fmt: skip
+_CALL = re.compile(r"\w+\(")
+
+
+class Expressions:
+    """Translates the expressions of one SELECT, whose names ``scope`` knows."""
+
+    def __init__(
+        self, queries: Queries, scope: Scope, windows: Mapping[str, exp.Window] | None = None
+    ) -> None:
+        self.queries, self.scope, self.zone = queries, scope, queries.zone
+        self.windows = WindowText(self, windows or {})
+
+    def value(self, node: exp.Expr) -> Value:
+        """An expression. Raises Refused."""
+        way = _WAYS.get(type(node))
+        if way is None:
+            self.refuse(f"{_words_of(node)} is not translated", "", node)
+        try:
+            found = way(self, node)
+        except NotInTable as error:
+            what = error.what if error.what.startswith("there ") else f"{error.what} is not translated"
+            self.refuse(what, error.hint, node)
+        if found.interval is not None or isinstance(node, exp.Literal | exp.Paren):
+            return found
+        return Value(marked(found.sql, first_character(node)), found.type, found.constant)
+
+    def refuse(self, what: str, hint: str, node: exp.Expr) -> NoReturn:
+        raise Refused(what, hint or OTHER_DIALECT.removeprefix("or "), node)
+
+    def condition(self, node: exp.Expr) -> str:
+        """What is true, false or NULL: of WHERE, ON, HAVING, WHEN and FILTER."""
+        if isinstance(node, exp.In) and node.args.get("query") is not None:
+            return self._in_rows(node)
+        if isinstance(node, exp.Not) and isinstance(node.this.unnest(), exp.In):
+            return f"(NOT {self.condition(node.this.unnest())})"
+        if isinstance(node, exp.Paren):
+            return self.condition(node.this)
+        if isinstance(node, exp.And | exp.Or):
+            word = "AND" if isinstance(node, exp.And) else "OR"
+            return "(" + f" {word} ".join(self.condition(each) for each in (node.left, node.right)) + ")"
+        return self.boolean(self.value(node), node)
+
+    def boolean(self, value: Value, node: exp.Expr) -> str:
+        found = implicit(value, BOOL)
+        if found is None:
+            self.refuse(f"{value.type} where true or false is expected", "compare it with something", node)
+        return found.sql
+
+    def unify(self, values: Sequence[Value], node: exp.Expr) -> tuple[list[Value], PgType]:
+        """The values as their common type."""
+        kind = common_type(values)
+        if kind is None:
+            words = ", ".join(dict.fromkeys(str(each.type) for each in values))
+            self.refuse(f"these have no common type: {words}", "cast them", node)
+        return [operators.as_type(each, kind, self.zone) for each in values], kind
+
+    def plain(self, value: Value, node: exp.Expr) -> Value:
+        """A value that is something by itself; a constant interval is not."""
+        if value.interval is not None:
+            self.refuse("an interval by itself is not translated", "add it to a time", node)
+        return value
+
+    # one method for each kind of node
+
+    def column(self, node: exp.Column) -> Value:
+        return self.scope.column(node)
+
+    def dot(self, node: exp.Dot) -> Value:
+        inner = self.value(node.this)
+        found = fields_of(inner, [folded(node.expression)], node) if inner.type.fields else None
+        if found is None:
+            self.refuse(f"there is no field {node.expression.name}", "", node)
+        return found
+
+    def literal(self, node: exp.Literal) -> Value:
+        return Value(quoted(node.name), UNKNOWN, node.name) if node.is_string else number(node.name)
+
+    def text_literal(self, node: exp.Expr) -> Value:
+        return Value(quoted(node.name), UNKNOWN, node.name)
+
+    def null(self, _: exp.Expr) -> Value:
+        return NULL
+
+    def truth(self, node: exp.Boolean) -> Value:
+        return Value("TRUE" if node.this else "FALSE", BOOL)
+
+    def paren(self, node: exp.Paren) -> Value:
+        return self.value(node.this)
+
+    def placeholder(self, node: exp.Placeholder) -> Value:
+        if node.name != "now":
+            self.refuse(
+                f"there is no parameter :{node.name}", "the only one is :now, the position's time", node
+            )
+        return Value(":now", TIMESTAMPTZ)
+
+    def arithmetic(self, node: exp.Binary) -> Value:
+        return operators.arithmetic(
+            _ARITHMETIC[type(node)], self.value(node.left), self.value(node.right), self.zone
+        )
+
+    def comparison(self, node: exp.Binary) -> Value:
+        if isinstance(node.right, exp.Any | exp.All) or isinstance(node.left, exp.Tuple):
+            self.refuse(
+                f"{_words_of(node.right)} is not translated", "write IN, or EXISTS with a subquery", node
+            )
+        return operators.comparison(
+            _COMPARISONS[type(node)], self.value(node.left), self.value(node.right), self.zone
+        )
+
+    def distinct_from(self, node: exp.Binary) -> Value:
+        same = operators.comparison("<=>", self.value(node.left), self.value(node.right), self.zone)
+        return Value(f"(NOT {same.sql})", BOOL)
+
+    def negative(self, node: exp.Neg) -> Value:
+        inner = self.value(node.this)
+        if inner.interval is not None:
+            return Value.of_interval(-inner.interval)
+        if not inner.type.is_number and inner.type != VOID:
+            raise NotInTable(f"- {inner.type}", operators.CAST_IT)
+        return Value(f"(- {inner.sql})", inner.type, f"-{inner.constant}" if inner.constant else None)
+
+    def connective(self, node: exp.Connector) -> Value:
+        word = "AND" if isinstance(node, exp.And) else "OR"
+        parts = [self.boolean(self.value(each), each) for each in (node.left, node.right)]
+        return Value(f"({parts[0]} {word} {parts[1]})", BOOL)
+
+    def negation(self, node: exp.Not) -> Value:
+        return Value(f"(NOT {self.boolean(self.value(node.this), node.this)})", BOOL)
+
+    def is_(self, node: exp.Is) -> Value:
+        inner, word = self.value(node.this), "IS NOT" if node.args.get("negate") else "IS"
+        if isinstance(node.expression, exp.Boolean):
+            return Value(
+                f"({self.boolean(inner, node)} {word} {'TRUE' if node.expression.this else 'FALSE'})", BOOL
+            )
+        if not isinstance(node.expression, exp.Null) or inner.type.name == "record":
+            self.refuse(f"{_words_of(node)} is not translated", "", node)
+        return Value(f"({inner.sql} {word} NULL)", BOOL)
+
+    def between(self, node: exp.Between) -> Value:
+        if node.args.get("symmetric"):
+            self.refuse("BETWEEN SYMMETRIC is not translated", "write the smaller bound first", node)
+        parts = [self.value(node.args[name]) for name in ("this", "low", "high")]
+        one, low, high = operators.comparable("<=", parts, self.zone)
+        return _negated(node, f"({one.sql} BETWEEN {low.sql} AND {high.sql})")
+
+    def in_(self, node: exp.In) -> Value:
+        if node.args.get("query") is not None:
+            self.refuse(
+                "IN (SELECT …) as a value is not translated: it may be NULL",
+                "use it as a condition of WHERE, alone or with AND, OR; or write EXISTS", node,
+            )  # fmt: skip
+        if not node.expressions:
+            self.refuse(f"{_words_of(node)} is not translated", "", node)
+        one, *others = operators.comparable(
+            "=", [self.value(each) for each in (node.this, *node.expressions)], self.zone
+        )
+        return _negated(node, f"({one.sql} IN ({', '.join(each.sql for each in others)}))")
+
+    def _in_rows(self, node: exp.In) -> str:
+        query = self.queries.query(node.args["query"], self.scope)
+        if isinstance(node.this, exp.Tuple) or len(query.columns) != 1:
+            self.refuse("IN with several columns is not translated", "write EXISTS", node)
+        left, right = self.value(node.this), Value("", query.columns[0][1])
+        kind = common_type([left, right])
+        if kind is None or (kind.name != right.type.name and not kind.is_number):
+            self.refuse(f"{left.type} IN a SELECT of {right.type}", "cast one of them", node)
+        one = operators.as_type(left, kind, self.zone)
+        text = f"({one.sql} IN ({query.sql}))"
+        return f"(NOT {text})" if node.args.get("negate") else text
+
+    def like(self, node: exp.Expr) -> Value:
+        escape = ""
+        inner = node
+        if isinstance(node, exp.Escape):
+            inner = node.this
+            if not node.expression.is_string or len(node.expression.name) != 1:
+                self.refuse("this ESCAPE is not translated", "it is one character", node)
+            escape = f" ESCAPE {quoted(node.expression.name)}"
+        if not isinstance(inner, exp.Like | exp.ILike):
+            self.refuse(f"{_words_of(node)} is not translated", "", node)
+        if isinstance(inner.expression, exp.Any | exp.All):
+            self.refuse("LIKE ANY is not translated", "write it with OR", node)
+        one, pattern = (implicit(self.value(each), TEXT) for each in (inner.this, inner.expression))
+        if one is None or pattern is None:
+            self.refuse("LIKE of what is no text", "cast it to text", node)
+        word = "LIKE" if isinstance(inner, exp.Like) else "ILIKE"
+        return _negated(inner, f"({one.sql} {word} {pattern.sql}{escape})")
+
+    def joined_text(self, node: exp.DPipe) -> Value:
+        return operators.joined_text(self.value(node.left), self.value(node.right), self.zone)
+
+    def case(self, node: exp.Case) -> Value:
+        ifs = node.args["ifs"]
+        subject = node.args.get("this")
+        if subject is not None:
+            whens = [self.value(each.this) for each in ifs]
+            first, *others = operators.comparable("=", [self.value(subject), *whens], self.zone)
+            conditions, head = [each.sql for each in others], f"CASE {first.sql}"
+        else:
+            conditions, head = [self.boolean(self.value(each.this), each.this) for each in ifs], "CASE"
+        default = node.args.get("default")
+        thens = [self.plain(self.value(each.args["true"]), node) for each in ifs]
+        thens.append(self.plain(self.value(default), node) if default is not None else NULL)
+        values, kind = self.unify(thens, node)
+        pairs = " ".join(f"WHEN {one} THEN {then.sql}" for one, then in zip(conditions, values, strict=False))
+        return Value(f"({head} {pairs} ELSE {values[-1].sql} END)", kind)
+
+    def cast(self, node: exp.Cast) -> Value:
+        if node.to.this == exp.DType.INTERVAL and isinstance(node.this, exp.Literal) and node.this.is_string:
+            return Value.of_interval(interval(node.this.name))
+        type_, length = named_type(node.to)
+        return cast(self.plain(self.value(node.this), node), type_, length, self.zone)
+
+    def interval(self, node: exp.Interval) -> Value:
+        unit = node.args.get("unit")
+        if not isinstance(node.this, exp.Literal) or isinstance(unit, exp.IntervalSpan):
+            raise NotInTable(
+                "this interval", "write a constant, interval '1 day', or multiply one by a constant"
+            )
+        return Value.of_interval(interval(node.this.name, unit.name if unit is not None else ""))
+
+    def extract(self, node: exp.Extract) -> Value:
+        return extract(node.this.name.lower(), self.value(node.expression), self.zone)
+
+    def scalar_query(self, node: exp.Subquery) -> Value:
+        if node.args.get("alias"):
+            self.refuse("a name for this subquery", "leave it out", node)
+        query = self.queries.query(node.this, self.scope)
+        if len(query.columns) != 1:
+            self.refuse(f"a subquery with {len(query.columns)} columns as a value", "select one", node)
+        return Value(f"({query.sql})", query.columns[0][1])
+
+    def exists(self, node: exp.Exists) -> Value:
+        return Value(f"EXISTS ({self.queries.query(node.this, self.scope).sql})", BOOL)
+
+    # functions
+
+    def call(self, node: exp.Anonymous) -> Value:
+        return self.called(node, None, None)
+
+    def filtered(self, node: exp.Filter) -> Value:
+        return self.called(node.this, node.expression, None)
+
+    def windowed(self, node: exp.Window) -> Value:
+        inner = node.this
+        where = None
+        if isinstance(inner, exp.Filter):
+            inner, where = inner.this, inner.expression
+        return self.called(inner, where, node)
+
+    def called(self, node: exp.Expr, where: exp.Expr | None, window: exp.Window | None) -> Value:
+        """A function of the table, with FILTER and OVER."""
+        if not isinstance(node, exp.Anonymous):
+            self.refuse(f"{_words_of(node)} is not translated", "", node)
+        name = folded(node.this) if isinstance(node.this, exp.Identifier) else str(node.this).lower()
+        if name in _OF_ONE_TYPE and where is None and window is None:
+            return self._of_one_type(name, node)
+        given, distinct = list(node.expressions), False
+        if len(given) == 1 and isinstance(given[0], exp.Distinct) and not given[0].args.get("on"):
+            given, distinct = list(given[0].expressions), True
+        if name == "count" and len(given) == 1 and isinstance(given[0], exp.Star) and not distinct:
+            return self._with_clauses(Row("count", (), INT8, "count(*)", "aggregate"), Value("count(*)", INT8),
+                                      distinct=False, where=where, window=window)  # fmt: skip
+        if name not in TABLE:
+            hint = did_you_mean(name, TABLE)
+            self.refuse(f"the function {name}() is not translated", hint, node)
+        arguments = [self.plain(self.value(each), each) for each in given]
+        chosen = choose(TABLE[name], arguments)
+        if chosen is None and any(each.type == VOID for each in arguments):
+            return Value(f"{name}({', '.join(each.sql for each in arguments)})", VOID)
+        if chosen is None:
+            types = ", ".join(str(each.type) for each in arguments)
+            takes = "; ".join(f"{name}({', '.join(row.takes)})" for row in TABLE[name])
+            self.refuse(f"{name}({types}) is not translated", f"there is {takes}: cast its arguments", node)
+        row, fitting = chosen
+        if row.kind == "scalar" and (distinct or where is not None or window is not None):
+            self.refuse(f"{name}() is no aggregate", "leave out DISTINCT, FILTER and OVER", node)
+        if row.kind == "window" and window is None:
+            self.refuse(f"{name}() without OVER", "say over which rows: OVER (ORDER BY …)", node)
+        return self._with_clauses(row, row.result(fitting), distinct=distinct, where=where, window=window)
+
+    def _with_clauses(
+        self, row: Row, value: Value, *, distinct: bool, where: exp.Expr | None, window: exp.Window | None
+    ) -> Value:
+        text = value.sql
+        if distinct:
+            begin = _CALL.match(text)
+            assert begin is not None, text
+            text = f"{begin[0]}DISTINCT {text[begin.end() :]}"
+        if where is not None:
+            text += f" FILTER (WHERE {self.boolean(self.value(where.this), where.this)})"
+        if window is not None:
+            text += f" OVER ({self.windows.text(window)})"
+        return Value(row.around.replace("{0}", text), value.type)
+
+    def _of_one_type(self, name: str, node: exp.Anonymous) -> Value:
+        values = [self.plain(self.value(each), each) for each in node.expressions]
+        if name == "nullif":
+            one, other = operators.comparable("=", values, self.zone)
+            first = values[0] if values[0].type != UNKNOWN else one
+            return Value(f"(CASE WHEN {one.sql} = {other.sql} THEN NULL ELSE {first.sql} END)", first.type)
+        found, kind = self.unify(values, node)
+        if name != "coalesce" and kind.element is not None:
+            raise NotInTable(f"{name}() of arrays", "")
+        if len(found) == 1:
+            return found[0]
+        return Value(f"{name}({', '.join(each.sql for each in found)})", kind)
+
+
+def _negated(node: exp.Expr, text: str) -> Value:
+    return Value(f"(NOT {text})" if node.args.get("negate") else text, BOOL)
+
+
+def _words_of(node: exp.Expr) -> str:
+    """What to call a node in a message."""
+    if isinstance(node, exp.Operator):
+        return str(node.args["operator"])
+    words = node.key.upper().replace("_", " ")
+    return _NAMES.get(type(node), words)
+
+
+_NAMES: dict[type[exp.Expr], str] = {
+    exp.RegexpLike: "the operator ~", exp.RegexpILike: "the operator ~*", exp.SimilarTo: "SIMILAR TO",
+    exp.Bracket: "a subscript", exp.Array: "ARRAY[…]", exp.AtTimeZone: "AT TIME ZONE", exp.Tuple: "a row",
+    exp.Concat: "two quoted texts side by side",
+}  # fmt: skip
+_OF_ONE_TYPE = ("coalesce", "greatest", "least", "nullif")
+_WAYS: dict[type[exp.Expr], Callable[[Expressions, Any], Value]] = {
+    exp.Column: Expressions.column,
+    exp.Dot: Expressions.dot,
+    exp.Literal: Expressions.literal,
+    exp.ByteString: Expressions.text_literal,
+    exp.RawString: Expressions.text_literal,
+    exp.Null: Expressions.null,
+    exp.Boolean: Expressions.truth,
+    exp.Paren: Expressions.paren,
+    exp.Placeholder: Expressions.placeholder,
+    **dict.fromkeys(_ARITHMETIC, Expressions.arithmetic),
+    **dict.fromkeys(_COMPARISONS, Expressions.comparison),
+    exp.NullSafeNEQ: Expressions.distinct_from,
+    exp.Neg: Expressions.negative,
+    exp.And: Expressions.connective,
+    exp.Or: Expressions.connective,
+    exp.Not: Expressions.negation,
+    exp.Is: Expressions.is_,
+    exp.Between: Expressions.between,
+    exp.In: Expressions.in_,
+    exp.Like: Expressions.like,
+    exp.ILike: Expressions.like,
+    exp.Escape: Expressions.like,
+    exp.DPipe: Expressions.joined_text,
+    exp.Case: Expressions.case,
+    exp.Cast: Expressions.cast,
+    exp.Interval: Expressions.interval,
+    exp.Extract: Expressions.extract,
+    exp.Subquery: Expressions.scalar_query,
+    exp.Exists: Expressions.exists,
+    exp.Anonymous: Expressions.call,
+    exp.Filter: Expressions.filtered,
+    exp.Window: Expressions.windowed,
+}
+"""The whitelist of nodes."""

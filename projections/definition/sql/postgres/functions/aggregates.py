@@ -1,0 +1,53 @@
+"""Aggregates. DISTINCT, FILTER and an ORDER BY inside are added around a row's text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.projections.definition.sql.postgres.table import NotInTable, Row
+from tailrace.projections.definition.sql.postgres.types import BOOL, FLOAT8, INT8, PgType, numeric
+from tailrace.projections.definition.sql.postgres.values import Value
+
+_ORDERED = (
+    "int2",
+    "int4",
+    "int8",
+    "numeric",
+    "float4",
+    "float8",
+    "text",
+    "date",
+    "time",
+    "timestamp",
+    "timestamptz",
+)
+
+
+def _sum(arguments: Sequence[Value]) -> PgType:
+    return numeric(None, arguments[0].type.scale)
+
+
+def _counted(arguments: Sequence[Value]) -> str:
+    if arguments[0].type.name == "record":
+        raise NotInTable("count of a composite", "count one of its columns")
+    return f"count({arguments[0].sql})"
+
+
+ROWS = (
+    Row("count", ("any",), INT8, _counted, "aggregate"),
+    *(Row("min", (name,), "same", "min({0})", "aggregate") for name in _ORDERED),
+    *(Row("max", (name,), "same", "max({0})", "aggregate") for name in _ORDERED),
+    Row("sum", ("int2",), INT8, "sum({0})", "aggregate"),
+    Row("sum", ("int4",), INT8, "sum({0})", "aggregate"),
+    Row("sum", ("int8",), numeric(None, 0), "sum(CAST({0} AS DECIMAL(19,0)))", "aggregate"),
+    Row("sum", ("numeric",), _sum, "sum({0})", "aggregate"),
+    Row("sum", ("float8",), FLOAT8, "sum({0})", "aggregate"),
+    Row("avg", ("int2",), numeric(None, None), "avg(CAST({0} AS DECIMAL(21,16)))", "aggregate"),
+    Row("avg", ("int4",), numeric(None, None), "avg(CAST({0} AS DECIMAL(26,16)))", "aggregate"),
+    Row("avg", ("int8",), numeric(None, None), "avg(CAST({0} AS DECIMAL(28,9)))", "aggregate"),
+    Row("avg", ("numeric",), numeric(None, None), "avg({0})", "aggregate"),
+    Row("avg", ("float8",), FLOAT8, "avg({0})", "aggregate"),
+    Row("bool_and", ("bool",), BOOL, "bool_and({0})", "aggregate"),
+    Row("bool_or", ("bool",), BOOL, "bool_or({0})", "aggregate"),
+    Row("every", ("bool",), BOOL, "bool_and({0})", "aggregate"),
+)

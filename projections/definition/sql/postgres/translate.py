@@ -1,0 +1,26 @@
+"""From the text of a query to Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlglot
+from sqlglot import exp
+
+from tailrace.projections.definition.sql.postgres.grammar import PostgresText
+from tailrace.projections.definition.sql.postgres.queries import Queries, top_level
+from tailrace.projections.definition.sql.postgres.scope import Columns
+from tailrace.projections.definition.sql.postgres.source_map import SourceMap
+
+TRANSLATION = "1"
+"""Raise it when a query that was translated before becomes another text: it is part of fingerprints."""
+
+
+def parse(text: str) -> exp.Expr:
+    """The tree that ``translate`` takes. Raises what sqlglot raises; ``load`` has parsed the text before."""
+    return sqlglot.parse_one(text, dialect=PostgresText)
+
+
+def translate(query: exp.Expr, inputs: Mapping[str, Columns], zone: str) -> SourceMap:
+    """A query over inputs with these columns; in the result they are ``{i0}``, ``{i1}``, …. Raises Refused."""
+    return SourceMap.of(top_level(Queries(inputs, zone).query(query)))

@@ -1,0 +1,90 @@
+"""A query in Postgres' SQL becomes one of the same meaning in Spark's, or is refused at its place. No Spark: what it
+answers is compared in ``meaning``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.projections.definition.sql.postgres.refusal import Refused
+from tailrace.projections.definition.sql.postgres.scope import Columns
+from tailrace.projections.definition.sql.postgres.translate import parse, translate
+from tailrace.projections.definition.sql.postgres.types import (
+    DATE,
+    FLOAT8,
+    INT4,
+    INT8,
+    TEXT,
+    TIMESTAMPTZ,
+    numeric,
+)
+
+INPUTS: dict[str, Columns] = {
+    "t": (
+        ("id", INT4),
+        ("name", TEXT),
+        ("price", numeric(10, 2)),
+        ("day", DATE),
+        ("at", TIMESTAMPTZ),
+        ("f", FLOAT8),
+    ),
+    "o": (("id", INT4), ("t_id", INT8), ("Name", TEXT)),
+}
+
+
+def spark(query: str, zone: str = "UTC") -> str:
+    """The translation without its lines and the quotes of names."""
+    text = translate(parse(query), INPUTS, zone).text
+    return " ".join(text.replace("`", "").split()).replace("( ", "(")
+
+
+TRANSLATED = {
+    "integers are divided without a remainder": ("id / 2", "CAST((t.id DIV 2) AS INT)"),
+    "a numeric is rounded half up": ("price::int", "CAST(round(t.price, 0) AS INT)"),
+    "a float is rounded half to even": ("f::int", "CAST(rint(t.f) AS INT)"),
+    "a quoted name is a column": ("\"name\" = 'ab'", "(t.name = 'ab')"),
+    "a backslash is a character": (r"name = 'a\b'", r"(t.name = 'a\\b')"),
+    "a backslash after E is none": (r"name = E'a\tb'", "(t.name = 'a\tb')".replace("\t", " ")),
+    "a date and a number": ("day + 1", "date_add(t.day, 1)"),
+    "a month later": ("day + interval '1 month'", "(CAST(t.day AS TIMESTAMP_NTZ) + INTERVAL '1' MONTH)"),
+    "a power": ("id ^ 2", "power(CAST(t.id AS DOUBLE), CAST(2 AS DOUBLE))"),
+    "a minus before a power": ("-f ^ 2", "power((- t.f), CAST(2 AS DOUBLE))"),
+}
+
+
+@pytest.mark.parametrize("case", TRANSLATED)
+def test_an_expression_is_translated_by_the_types_of_its_operands(case: str) -> None:
+    query, expected = TRANSLATED[case]
+    found = spark(f"SELECT {query} AS v FROM t")  # noqa: S608
+    assert found == f"SELECT {expected} AS v FROM {{i0}} AS t"  # noqa: S608
+
+
+def test_nulls_are_last_in_ascending_order_and_first_in_descending() -> None:
+    assert spark("SELECT id FROM t ORDER BY name, day DESC, 1").endswith(
+        "ORDER BY t.name ASC NULLS LAST, t.day DESC NULLS FIRST, id ASC NULLS LAST"
+    )
+
+
+REFUSED = {
+    "a function that is in no table": ("SELECT foo(id) FROM t", "the function foo() is not translated", 7),
+    "two types": ("SELECT id FROM t WHERE name = 3", "text = integer is not translated", 23),
+    "constants without a type": ("SELECT '1' + '2' AS v", "an untyped constant + an untyped constant", 7),
+    "an unknown column": ("SELECT id,\n nam FROM t", "there is no column nam", 12),
+    "an unquoted name in capitals": ("SELECT Name FROM o", "there is no column Name", 7),
+    "a clause": ("SELECT id FROM t FOR UPDATE", "FOR UPDATE is not translated", 7),
+    "a join of Spark's": (
+        "SELECT id FROM t LEFT SEMI JOIN o ON true",
+        "LEFT SEMI JOIN is none of Postgres'",
+        32,
+    ),
+    "IN as a value": ("SELECT id IN (SELECT t_id FROM o) AS v FROM t", "IN (SELECT …) as a value", 7),
+    "a text of unknown digits": ("SELECT (price / 3)::text AS v FROM t", "the text of a numeric", 8),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_faithful_translation_is_refused_at_its_place_with_a_way_out(case: str) -> None:
+    query, words, offset = REFUSED[case]
+    with pytest.raises(Refused) as refused:
+        spark(query)
+    assert words in refused.value.what and refused.value.hint
+    assert refused.value.offset == offset
