@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from sqlglot import exp
 
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.sql.postgres import operators
 from tailrace.projections.definition.sql.postgres.casts import cast, named_type
+from tailrace.projections.definition.sql.postgres.contract import TranslatesQueries
 from tailrace.projections.definition.sql.postgres.extract import extract
 from tailrace.projections.definition.sql.postgres.functions import TABLE
 from tailrace.projections.definition.sql.postgres.intervals import interval
@@ -42,9 +43,6 @@ from tailrace.projections.definition.sql.postgres.values import (
 )
 from tailrace.projections.definition.sql.postgres.windows import WindowText
 
-if TYPE_CHECKING:
-    from tailrace.projections.definition.sql.postgres.queries import Queries
-
 _ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.Pow: "^"}
 _COMPARISONS = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.NullSafeEQ: "<=>",
@@ -56,7 +54,7 @@ class Expressions:
     """Translates the expressions of one SELECT, whose names ``scope`` knows."""
 
     def __init__(
-        self, queries: Queries, scope: Scope, windows: Mapping[str, exp.Window] | None = None
+        self, queries: TranslatesQueries, scope: Scope, windows: Mapping[str, exp.Window] | None = None
     ) -> None:
         self.queries, self.scope, self.zone = queries, scope, queries.zone
         self.windows = WindowText(self, windows or {})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tailrace.projections.definition.findings import did_you_mean
+from tailrace.projections.definition.sql.postgres.contract import Query
 from tailrace.projections.definition.sql.postgres.expressions import Expressions
 from tailrace.projections.definition.sql.postgres.names import result_name
 from tailrace.projections.definition.sql.postgres.refusal import OTHER_DIALECT, Refused
@@ -24,14 +25,6 @@ _WORDS = {
     "locks": "FOR UPDATE", "into": "INTO", "qualify": "QUALIFY", "laterals": "LATERAL VIEW", "sample": "TABLESAMPLE",
     "only": "ONLY", "db": "a schema", "connect": "CONNECT BY", "pivots": "PIVOT",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A translated query, and its columns."""
-
-    sql: str
-    columns: Columns
 
 
 @dataclass(slots=True)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from tailrace.projections.definition.sql.postgres.contract import TranslatesExpressions
 from tailrace.projections.definition.sql.postgres.refusal import Refused
-
-if TYPE_CHECKING:
-    from tailrace.projections.definition.sql.postgres.expressions import Expressions
 
 _ALLOWED = {"this", "partition_by", "order", "spec", "alias", "over", "first"}
 
@@ -18,7 +15,7 @@ _ALLOWED = {"this", "partition_by", "order", "spec", "alias", "over", "first"}
 class WindowText:
     """``named`` are those of the WINDOW clause."""
 
-    def __init__(self, expressions: Expressions, named: Mapping[str, exp.Window]) -> None:
+    def __init__(self, expressions: TranslatesExpressions, named: Mapping[str, exp.Window]) -> None:
         self._expressions, self._named = expressions, named
 
     def text(self, window: exp.Window) -> str:
