@@ -163,7 +163,7 @@ def test_every_promise_has_a_test_that_is_not_slow() -> None:
 def is_slow(file: str, test: str) -> bool:
     tree = ast.parse((REPOSITORY / file).read_text())
     return any(
-        "mark.slow" in ast.unparse(decorator)
+        ast.unparse(decorator) == "pytest.mark.slow"
         for each in ast.walk(tree)
         if isinstance(each, ast.FunctionDef) and each.name == test
         for decorator in each.decorator_list

@@ -78,8 +78,8 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
         with Writers(source.dsn(), pause=0.02).writing():
             commands = {name: rig.command(name) for name in ("capture", "run")}
             victims = Victims(rig, commands, {"source": source, "mart": mart}, stack)
-            for round_ in range(scale.pick(smoke=4, full=200)):
-                time.sleep(rng.uniform(0.5, scale.pick(smoke=2, full=6)))
+            for round_ in range(scale.pick(smoke=3, full=200)):
+                time.sleep(rng.uniform(0.5, scale.pick(smoke=1, full=6)))
                 victims.kill(order[round_] if round_ < len(order) else rng.choice(order))
         wait_until(lambda: captured_all(rig, victims), "the log has everything", seconds=180)
         victims.stop("capture")

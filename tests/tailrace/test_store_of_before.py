@@ -84,7 +84,7 @@ def served(project: Project) -> dict[str, object]:
     return found
 
 
-def test_a_store_of_before_is_read_refreshed_rebuilt_and_verified(before: Project) -> None:
+def test_a_store_of_before_is_read_after_an_upgrade(before: Project) -> None:
     found = served(before)
     definitions, generations = found["definitions"], found["generations"]
     assert isinstance(definitions, dict) and isinstance(generations, dict)
@@ -97,6 +97,10 @@ def test_a_store_of_before_is_read_refreshed_rebuilt_and_verified(before: Projec
 
     (status,) = before.ok("status", "--json").documents
     assert {each["name"]: each["state"] for each in status["projections"]} == dict.fromkeys(SHOWN, "live")
+
+
+@pytest.mark.slow
+def test_a_store_of_before_is_refreshed_rebuilt_and_verified(before: Project) -> None:
     refused, rebuilt, refreshed, proved, collected = before.together(
         ["run", "--once"],
         ["rebuild", "counts", "--yes"],

@@ -236,6 +236,7 @@ def test_it_is_verified_where_results_that_it_reads_are_kept_no_more(
     assert (found.equal, found.epoch) == (True, last.to_epoch)
 
 
+@pytest.mark.slow
 def test_what_was_built_anew_is_read_anew(shop: ShopLog, diamond: ProjectionContext) -> None:
     rebuild(diamond, "anti_join_idle")
     assert verify(diamond, "diamond").equal, "with what it was made of"

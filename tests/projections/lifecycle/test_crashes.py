@@ -363,6 +363,7 @@ EACH_KILLED = [(step, name) for step in STEPS for name in ("customer_totals", "o
 SOME_KILLED = [EACH_KILLED[4], EACH_KILLED[3]]
 
 
+@pytest.mark.slow
 def test_a_sink_server_that_is_killed_at_any_step_full_or_down_for_a_minute_is_caught_up_with(
     tmp_path: Path,
     spark: object,

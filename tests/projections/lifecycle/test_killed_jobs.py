@@ -150,6 +150,7 @@ def jobs(deploy: Deploy, settings: Settings, tmp_path: Path) -> Iterator[Jobs]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_what_jobs_that_are_killed_again_and_again_leave_is_finished_by_the_next(
     store: Store, jobs: Jobs, scale: Scale
 ) -> None:
