@@ -69,6 +69,11 @@ REFUSED = {
     "two types": ("SELECT id FROM t WHERE name = 3", "text = integer is not translated", 23),
     "constants without a type": ("SELECT '1' + '2' AS v", "an untyped constant + an untyped constant", 7),
     "an unknown column": ("SELECT id,\n nam FROM t", "there is no column nam", 12),
+    "words between arguments": (
+        "SELECT trim(LEADING 'x' FROM name) FROM t",
+        "the function ltrim() is not translated",
+        7,
+    ),
     "an unquoted name in capitals": ("SELECT Name FROM o", "there is no column Name", 7),
     "a clause": ("SELECT id FROM t FOR UPDATE", "FOR UPDATE is not translated", 7),
     "a join of Spark's": (

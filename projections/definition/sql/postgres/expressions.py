@@ -42,6 +42,7 @@ from tailrace.projections.definition.sql.postgres.values import (
     quoted,
 )
 from tailrace.projections.definition.sql.postgres.windows import WindowText
+from tailrace.projections.definition.sql.postgres.word_calls import WITH_WORDS, plain_call
 
 _ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.Pow: "^"}
 _COMPARISONS = {
@@ -286,6 +287,13 @@ class Expressions:
 
     # functions
 
+    def with_words(self, node: exp.Expr) -> Value:
+        """A function with words between its arguments, by the name that it has without them."""
+        name, arguments = plain_call(node)
+        call = exp.Anonymous(this=name, expressions=[each.copy() for each in arguments])
+        call.meta.update(node.meta)
+        return self.called(call, None, None)
+
     def call(self, node: exp.Anonymous) -> Value:
         return self.called(node, None, None)
 
@@ -407,6 +415,7 @@ _WAYS: dict[type[exp.Expr], Callable[[Expressions, Any], Value]] = {
     exp.Subquery: Expressions.scalar_query,
     exp.Exists: Expressions.exists,
     exp.Anonymous: Expressions.call,
+    **dict.fromkeys(WITH_WORDS, Expressions.with_words),
     exp.Filter: Expressions.filtered,
     exp.Window: Expressions.windowed,
 }
