@@ -46,3 +46,12 @@ class PostgresText(_Postgres):
                 made.meta.setdefault("start", before.start)
                 made.meta.setdefault("end", before.end)
             return made
+
+        def _parse_function_call(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
+            """With the place of its name: CASE and CAST as well."""
+            token = self._curr
+            made: exp.Expr | None = super()._parse_function_call(*args, **kwargs)
+            if isinstance(made, exp.Expr) and token:
+                made.meta.setdefault("start", token.start)
+                made.meta.setdefault("end", self._prev.end)
+            return made

@@ -26,7 +26,7 @@ class Refused(Exception):
 
 def first_character(node: exp.Expr) -> int | None:
     """Where a node begins in the text; None when the parser has kept nothing of it."""
-    own = node.meta.get("start") if isinstance(node, exp.Func) else None
+    own = node.meta.get("start")
     if own is not None:
         return int(own)
     starts = [int(each.meta["start"]) for each in node.walk() if "start" in each.meta]
