@@ -269,6 +269,7 @@ _INPUTS = (
     projections.Events,
     projections.Result,
     projections.Through,
+    projections.Computed,
 )
 _SINKS = (
     projections.PostgresTable,

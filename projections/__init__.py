@@ -7,6 +7,7 @@ The heavy parts (Spark, the sinks' drivers) are imported by the modules that use
 
 from __future__ import annotations
 
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.load import load_projections, projection
 from tailrace.projections.definition.model import (
     Changes,
@@ -22,6 +23,7 @@ from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, Redis
 
 __all__ = [
     "Changes",
+    "Computed",
     "Events",
     "ParquetFolder",
     "PostgresTable",

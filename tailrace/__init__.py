@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from tailrace.projections import (
         Changes,
+        Computed,
         Events,
         ParquetFolder,
         PostgresTable,
@@ -50,6 +51,7 @@ _HOMES = {
     "ANY": "tailrace.eventstore.streams",
     "Appended": "tailrace.eventstore.streams",
     "Changes": "tailrace.projections",
+    "Computed": "tailrace.projections",
     "Conflict": "tailrace.eventstore.streams",
     "Erased": "tailrace.eventstore.model.redacted",
     "Events": "tailrace.projections",
@@ -80,6 +82,7 @@ __all__ = [
     "STREAM_EXISTS",
     "Appended",
     "Changes",
+    "Computed",
     "Conflict",
     "Erased",
     "Events",

@@ -21,6 +21,7 @@ import pyarrow as pa
 from tailrace.eventstore.errors import IncompleteTopic, TailraceError, TransientError
 from tailrace.eventstore.model.topic import TopicKind
 from tailrace.eventstore.state.input import StateInput
+from tailrace.projections.analysis.computed_columns import describe_computed
 from tailrace.projections.analysis.determinism import Declaration, Fault, faults
 from tailrace.projections.analysis.empty_inputs import (
     ACTIONS,
@@ -43,7 +44,7 @@ from tailrace.projections.analysis.spread import InputFacts, Proof
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.read_plan import Planned, describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, Level
-from tailrace.projections.definition.lineage import lineage_of
+from tailrace.projections.definition.lineage import Direct, lineage_of
 from tailrace.projections.definition.model import (
     Changes,
     Events,
@@ -165,10 +166,24 @@ def analyse(
         expected = name in upstream and is_unbuilt(store, source)
         inputs[name] = upstream[name].expected_result() if expected else describe_input(store, source)
     texts = {name: each.analysis.types for name, each in upstream.items() if each.analysis is not None}
-    declared = declaration_of(projection, inputs, texts)
-    return replace(
-        _analyse(projection, empty_inputs(spark, projection, inputs), declared, failures), inputs=inputs
-    )
+    frames = empty_inputs(spark, projection, inputs)
+    declared = _with_computed(projection, declaration_of(projection, inputs, texts), frames)
+    return replace(_analyse(projection, frames, declared, failures), inputs=inputs)
+
+
+def _with_computed(
+    projection: Projection, declared: Declaration, frames: Mapping[str, DataFrame]
+) -> Declaration:
+    """With the parts of the key that inputs say are computed of their columns."""
+    paths = lineage_of(projection).paths
+    known = {
+        name: replace(
+            declared.inputs[name], computed=describe_computed(projection, name, frames[name], path.computed)
+        )
+        for name, path in paths.items()
+        if isinstance(path, Direct) and path.computed
+    }
+    return replace(declared, inputs={**declared.inputs, **known}) if known else declared
 
 
 def _analyse(

@@ -10,7 +10,9 @@ from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.topic import TopicKind
 from tailrace.projections.analysis.renamed import rename_of
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
+from tailrace.projections.definition.lineage import read_columns
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State, Through
 from tailrace.projections.definition.source import SourceLines
 from tailrace.projections.generations.result_input import describe_result, live_of
@@ -124,11 +126,11 @@ def affected_columns(source: Input) -> tuple[str, ...]:
     match source.affects:
         case None:
             return ()
-        case str() as column:
-            return (column,)
+        case str() | Computed() as column:
+            return read_columns((column,))
         case Through() as through:
             return tuple(through.on)
         case Mapping() as paths:
-            return tuple(paths.values())
+            return read_columns(paths.values())
         case columns:
-            return tuple(columns)
+            return read_columns(columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -149,23 +149,26 @@ class Equality:
     nulls: bool
 
 
-def equalities(condition: Node | None) -> list[Equality]:
+def equalities(condition: Node | None, held_by: Callable[[Node], Attribute | None] = root) -> list[Equality]:
+    """The equalities that have to hold; ``held_by`` tells the attribute that an expression has the value of."""
     found = []
     for part in conjuncts(condition):
         if part.kind in ("EqualTo", "EqualNullSafe"):
-            one, other = (root(child) for child in part.children)
+            one, other = map(held_by, part.children)
             if one is not None and other is not None:
                 found.append(Equality(one, other, part.kind == "EqualNullSafe"))
     return found
 
 
-def non_null_attributes(condition: Node | None) -> set[Attribute]:
+def non_null_attributes(
+    condition: Node | None, held_by: Callable[[Node], Attribute | None] = root
+) -> set[Attribute]:
     """Attributes that are not NULL where the condition holds, as it says itself."""
     found = set()
     for part in conjuncts(condition):
         all_of = part.kind == "AtLeastNNonNulls" and part.fields.get("n") == len(part.children)  # dropna
         if all_of or part.kind in _NEED_VALUES:
-            found |= {held for held in map(root, part.children) if held is not None}
+            found |= {held for held in map(held_by, part.children) if held is not None}
     return found
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.projections.analysis.analyse import analyse
 from tailrace.projections.compute.read_plan import Planned
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.lineage import Direct, Lineage, lineage_of
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, ProjectionFailed, State
 from tailrace.projections.generations.key_set import family
@@ -58,6 +59,11 @@ def incomparable(
         source = projection.inputs[name]
         own = path.columns if isinstance(path, Direct) else path.own
         for at, column in enumerate(own):
+            if isinstance(column, Computed):
+                kind = result.field(lineage.key[at]).type
+                if family(kind) is None:
+                    return f"{lineage.key[at]} of its result is {kind}, which cannot be followed"
+                continue
             if isinstance(path, Direct):
                 other, kind = f"{lineage.key[at]} of its result", result.field(lineage.key[at]).type
             else:

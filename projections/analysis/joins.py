@@ -9,11 +9,11 @@ from tailrace.projections.analysis.expressions import Equality
 from tailrace.projections.analysis.spread import (
     AllRows,
     Attribute,
-    OutputColumn,
     PlanRelation,
     Rows,
     Spread,
     UnknownRows,
+    column_words,
 )
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
 
@@ -34,7 +34,7 @@ class JoinSides:
 
     @classmethod
     def of(cls, left: PlanRelation, right: PlanRelation, equalities: Sequence[Equality]) -> JoinSides:
-        on_left, on_right = _ids(left.output), _ids(right.output)
+        on_left, on_right = _ids(left), _ids(right)
         found = []
         for each in equalities:
             if _base(each.one) in on_left and _base(each.other) in on_right:
@@ -52,8 +52,8 @@ def _base(attribute: Attribute) -> int:
     return attribute if isinstance(attribute, int) else attribute[0]
 
 
-def _ids(columns: Sequence[OutputColumn]) -> frozenset[int]:
-    return frozenset(column.id for column in columns)
+def _ids(relation: PlanRelation) -> frozenset[Attribute]:
+    return frozenset(column.id for column in relation.output) | relation.computed
 
 
 def join_rows(kind: str, sides: JoinSides, lineage: Lineage) -> Rows | None:
@@ -145,7 +145,7 @@ def _leads(
     path = lineage.paths.get(parent)
     match path:
         case Direct(columns=columns) if not rows.domain.of:
-            needed = dict(zip(lineage.key, columns, strict=True))
+            needed = dict(zip(lineage.key, map(column_words, columns), strict=True))
         case Link(input=of, own=own, theirs=theirs) if rows.domain.of == of and rows.domain.columns == theirs:
             needed = dict(zip(theirs, own, strict=True))
         case _:

@@ -7,9 +7,10 @@ the user's words. Pure: it is given a plan and what is declared, and knows neith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tailrace.projections.analysis.computed_columns import shape_of
 from tailrace.projections.analysis.expressions import (
     Equality,
     coalesced_attributes,
@@ -25,6 +26,7 @@ from tailrace.projections.analysis.plan_tree import Node
 from tailrace.projections.analysis.spread import (
     AllRows,
     Attribute,
+    ComputedColumn,
     Domain,
     InputColumn,
     InputFacts,
@@ -35,17 +37,22 @@ from tailrace.projections.analysis.spread import (
     Rows,
     Spread,
     UnknownRows,
+    column_words,
     joint,
     key_words,
     narrow,
     unique_of_join,
     unite,
 )
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
+from tailrace.projections.definition.model import KeyColumn
 
 MARK = "tailrace input "
 """The alias around each input's plan: a name that no function gives."""
 
+_COMPUTED_MAX = 1_000
+"""What stands for expressions of the reading of an input with a number: so many numbers below 0."""
 _PASSING = frozenset({
     "CollectMetrics", "EventTimeWatermark", "RebalancePartitions", "Repartition", "RepartitionByExpression",
     "ResolvedHint", "Sort", "SubqueryAlias", "View",
@@ -117,9 +124,17 @@ class _Walk:
             for key in facts.unique
             if all(name in places for name in key)
         )
-        return PlanRelation(below.output, self._spread(node, facts, places), origins, unique)
+        computed: dict[KeyColumn, Attribute] = {
+            each: -(self._readings * _COMPUTED_MAX + at) for at, each in enumerate(facts.computed)
+        }
+        origins |= {
+            number: InputColumn(self._readings, facts.name, column_words(each))
+            for each, number in computed.items()
+        }
+        held: dict[KeyColumn, Attribute] = {**dict(places.items()), **computed}
+        return PlanRelation(below.output, self._spread(node, facts, held), origins, unique)
 
-    def _spread(self, node: Node, facts: InputFacts, places: Mapping[str, Attribute]) -> Rows:
+    def _spread(self, node: Node, facts: InputFacts, places: Mapping[KeyColumn, Attribute]) -> Rows:
         name = facts.name
         path = self.lineage.paths.get(name)
         match path:
@@ -129,18 +144,59 @@ class _Walk:
                 domain, own = Domain("", self.lineage.key), columns
             case Link(input=parent, own=own, theirs=theirs):
                 domain = Domain(parent, theirs)
-        unseen = [column for column in own if column not in places]
+        unseen = [column_words(column) for column in own if column not in places]
         if unseen:
             what = f"affects of {name} names {', '.join(unseen)}, which the function is not given"
             self.proof.obstacles.append(Obstacle(node, what, "add it to columns="))
             return UnknownRows()
         given = dict(zip(domain.columns, own, strict=True))
-        never = {
-            name_of_key
-            for name_of_key, column in given.items()
-            if facts.nested or column in set().union(*facts.unique)
-        }
+        never = {name_of_key for name_of_key, column in given.items() if self._never_null(facts, column)}
         return Spread.of(domain, {name: places[column] for name, column in given.items()}, never)
+
+    def _never_null(self, facts: InputFacts, column: KeyColumn) -> bool:
+        if isinstance(column, Computed):
+            return facts.computed[column].never_null
+        return facts.nested or column in set().union(*facts.unique)
+
+    def _held_by(self, *below: PlanRelation) -> Callable[[Node], Attribute | None]:
+        """Which attribute of these relations has an expression's value; also one that stands for what is computed."""
+        origins = {held: origin for each in below for held, origin in each.origins.items()}
+        computed = [held for each in below for held in sorted(each.computed, key=str)]
+
+        def held_by(expression: Node) -> Attribute | None:
+            found = root(expression)
+            if found is not None or not computed:
+                return found
+            readings: set[int] = set()
+
+            def name_of(column: Node) -> str:
+                origin = origins.get(column.id)
+                readings.add(origin.reading if origin else 0)
+                return origin.column if origin else ""
+
+            shape = shape_of(expression, name_of)
+            for held in computed:
+                if readings <= {origins[held].reading} and self._computed_at(origins[held]).shape == shape:
+                    return held
+            return None
+
+        return held_by
+
+    def _computed_at(self, origin: InputColumn) -> ComputedColumn:
+        known = self.inputs[origin.input].computed
+        return next(made for each, made in known.items() if column_words(each) == origin.column)
+
+    def _told(self, below: PlanRelation, held: frozenset[Attribute]) -> frozenset[Attribute]:
+        """What is computed of these attributes alone: rows that differ in it differ in one of them."""
+        columns: dict[int, set[str]] = {}
+        for each in held:
+            if (origin := below.origins.get(each)) is not None:
+                columns.setdefault(origin.reading, set()).add(origin.column)
+        return frozenset(
+            each
+            for each in below.computed
+            if self._computed_at(origin := below.origins[each]).columns <= columns.get(origin.reading, set())
+        )
 
     def _limit(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
@@ -170,10 +226,11 @@ class _Walk:
     def _named_columns(self, below: PlanRelation, expressions: Sequence[Node]) -> PlanRelation:
         """A node whose columns are these expressions of the one below."""
         output = _columns(expressions)
+        held_by = self._held_by(below)
         roots = {
             column.id: held
             for column, expression in zip(output, expressions, strict=True)
-            if (held := root(expression)) is not None
+            if (held := held_by(expression)) is not None
         }
         found = below.rename(output, roots)
         for column, expression in zip(output, expressions, strict=True):
@@ -186,15 +243,14 @@ class _Walk:
         (child,) = node.children
         condition = node.expression("condition")
         if child.kind == "Join" and child.object_name("joinType") in ("Inner", "Cross"):
-            below = self._join_on(child, [*equalities(child.expression("condition")),
-                                          *equalities(condition)])  # fmt: skip
+            below = self._join_on(child, [child.expression("condition"), condition])
             self._look_into_subqueries(child, below)
             self.proof.relations[child] = below
         else:
             below = self.relation(child)
         rows = below.rows
         if isinstance(rows, Spread):
-            below = below.with_rows(narrow(rows, non_null_attributes(condition)))
+            below = below.with_rows(narrow(rows, non_null_attributes(condition, self._held_by(below))))
         return below
 
     def _aggregate(self, node: Node) -> PlanRelation:
@@ -202,7 +258,7 @@ class _Walk:
         grouping = node.expressions("groupingExpressions")
         expressions = node.expressions("aggregateExpressions")
         named = self._named_columns(below, expressions)
-        grouped = [root(each) for each in grouping]
+        grouped = [*map(self._held_by(below), grouping)]
         held = [each for each in grouped if each is not None]
         told = [column_holding(each, expressions) for each in self._telling(below, grouping)]
         unique = (
@@ -251,7 +307,7 @@ class _Walk:
         below = self.relation(node.children[0])
         added = node.expressions("windowExpressions")
         partition = node.expressions("partitionSpec")
-        held = [each for each in map(root, partition) if each is not None]
+        held = [each for each in map(self._held_by(below), partition) if each is not None]
         words = (
             f"a window partitioned by {_name_list(partition)} spans rows of different keys"
             if partition
@@ -276,6 +332,7 @@ class _Walk:
     ) -> Rows:
         """The rows below, when these attributes tell their keys apart."""
         rows, attributes = below.rows, frozenset(held)
+        attributes |= self._told(below, attributes)
         if isinstance(rows, Spread) and rows.restrict_to(attributes) is None:
             if all(rows.holders[name] & attributes for name in rows.domain.columns):
                 words += ": it is NULL in rows that an outer join keeps"
@@ -346,12 +403,14 @@ class _Walk:
         return kept.with_rows(UnknownRows())
 
     def _join(self, node: Node) -> PlanRelation:
-        return self._join_on(node, equalities(node.expression("condition")))
+        return self._join_on(node, [node.expression("condition")])
 
-    def _join_on(self, node: Node, matched: Sequence[Equality]) -> PlanRelation:
+    def _join_on(self, node: Node, conditions: Iterable[Node | None]) -> PlanRelation:
         left, right = (self.relation(child) for child in node.children)
         kind = node.object_name("joinType")
-        sides = JoinSides.of(left, right, matched)
+        held_by = self._held_by(left, right)
+        matched = [each for condition in conditions for each in equalities(condition, held_by)]
+        sides = JoinSides.of(left, right, [*matched, *self._equal_constants(left, right)])
         rows = join_rows(kind, sides, self.lineage)
         if rows is None:
             what, hint = refusal_of(kind, sides, self.lineage)
@@ -360,12 +419,24 @@ class _Walk:
         if kind in ("LeftSemi", "LeftAnti") or kind.startswith("ExistenceJoin"):
             return PlanRelation(left.output, rows, left.origins, left.unique)
         keeps = {"LeftOuter": "left", "RightOuter": "right", "FullOuter": "both"}.get(kind, "none")
-        return PlanRelation(
+        joined = PlanRelation(
             (*left.output, *right.output),
             rows,
             {**left.origins, **right.origins},
             unique_of_join(left, right, sides.pairs(), keeps=keeps),
         )
+        # Of rows that match nothing the columns are NULL, but not what is computed of them: coalesce(NULL, 'none').
+        gone = {"left": right.computed, "right": left.computed, "both": left.computed | right.computed}
+        return joined.without(gone.get(keeps, frozenset()))
+
+    def _equal_constants(self, left: PlanRelation, right: PlanRelation) -> Iterator[Equality]:
+        """The key of one total is the same in all rows."""
+        for one in left.computed:
+            for other in right.computed:
+                shape = self._computed_at(left.origins[one]).shape
+                made = self._computed_at(right.origins[other])
+                if made.shape == shape and not made.columns:
+                    yield Equality(one, other, nulls=False)
 
     def _with_cte(self, node: Node) -> PlanRelation:
         for defined in node.expressions("cteDefs"):
@@ -387,6 +458,10 @@ class _Walk:
         self._readings += len(readings)
         self.proof.again[node] = columns
         found = defined.relation.rename(output, columns)
+        found = found.renumber({
+            held: -(readings[found.origins[held].reading] * _COMPUTED_MAX + -int(str(held)) % _COMPUTED_MAX)
+            for held in found.computed
+        })  # fmt: skip
         origins = {
             held: replace(origin, reading=readings[origin.reading]) for held, origin in found.origins.items()
         }
@@ -438,7 +513,7 @@ class _Walk:
         rows = result.rows
         assert isinstance(rows, Spread)
         said = ", ".join(
-            f"{name}.{path.columns[self.lineage.key.index(column.name)]}"
+            f"{name}.{column_words(path.columns[self.lineage.key.index(column.name)])}"
             for name, path in self.lineage.paths.items()
             if isinstance(path, Direct)
         )
@@ -450,8 +525,11 @@ class _Walk:
             what = f"its key {column.name} is {origin.input}.{origin.column}, while affects says {said}"
             hint = "correct affects, or the key"
         else:
-            what = f"its key {column.name} is computed; only a column as it is can be followed ({said})"
-            hint = "take the column itself as the key, or say trust=True when it is the same value"
+            what = f"its key {column.name} is computed otherwise than affects says ({said})"
+            hint = (
+                "have affects say what it is computed of, Computed(…) over columns of one input,"
+                " or say trust=True when it is the same value"
+            )
         return Obstacle(plan, what, hint)
 
 
@@ -467,7 +545,7 @@ def _columns(expressions: Iterable[Node]) -> tuple[OutputColumn, ...]:
 
 
 _COMPUTED_KEY = (
-    "the key is computed of {0}, and only a column as it is can be followed: give its table such a column, or"
+    "the key is computed of {0}: say so, affects={{key: Computed(expression)}}, or"
     " do not say that affects is {0}; then each change has everything computed"
 )
 

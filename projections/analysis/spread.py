@@ -16,9 +16,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from tailrace.projections.analysis.plan_tree import Node
+from tailrace.projections.definition.computed import Computed
+from tailrace.projections.definition.model import KeyColumn
 
 Attribute = int | tuple[int, str]
-"""A column of a node by Spark's id, or a field of a struct column: what tells columns of one name apart."""
+"""A column of a node by Spark's id, or a field of a struct column: what tells columns of one name apart. One below 0 is
+no column of a plan: it stands for what is computed of the columns of one row of an input, wherever these are."""
 
 _MOST_KEYS = 16  # unique keys followed per node: joins multiply them, and more help nobody
 
@@ -87,6 +90,11 @@ class Spread:
 Rows = AllRows | UnknownRows | Spread
 
 
+def column_words(held: KeyColumn) -> str:
+    """A column of an input, or in parentheses what is computed of its columns."""
+    return held if isinstance(held, str) else f"({held.expression})"
+
+
 @dataclass(frozen=True, slots=True)
 class InputColumn:
     """Where an attribute comes from unchanged: a column of one reading of an input. Attributes of one reading are of
@@ -144,15 +152,42 @@ class PlanRelation:
 
         def new_names(old: Attribute) -> list[Attribute]:
             direct = names.get(old, [])
+            if _is_computed(old):
+                return [old, *direct]
             if isinstance(old, int):
                 return direct
             fields: list[Attribute] = [(new, old[1]) for new in names.get(old[0], []) if isinstance(new, int)]
             return [*direct, *fields]
 
-        origins = {new: origin for old, origin in self.origins.items() for new in new_names(old)}
+        origins = {
+            new: origin
+            for old, origin in self.origins.items()
+            for new in ([old] if _is_computed(old) else new_names(old))
+        }
         return PlanRelation(
             output, _rename(self.rows, new_names), origins, _limit(_sets(self.unique, new_names))
         )
+
+    def renumber(self, numbers: Mapping[Attribute, Attribute]) -> PlanRelation:
+        """The same with other numbers for what is computed."""
+        rows = _rename(self.rows, lambda old: [numbers.get(old, old)])
+        origins = {numbers.get(held, held): origin for held, origin in self.origins.items()}
+        return replace(self, rows=rows, origins=origins)
+
+    def without(self, attributes: frozenset[Attribute]) -> PlanRelation:
+        """The same, and nothing is known any more of these attributes."""
+        kept = {held: origin for held, origin in self.origins.items() if held not in attributes}
+        rows = _rename(self.rows, lambda old: [] if old in attributes else [old])
+        return replace(self, rows=rows, origins=kept)
+
+    @property
+    def computed(self) -> frozenset[Attribute]:
+        """What stands for expressions over columns of an input's row."""
+        return frozenset(held for held in self.origins if _is_computed(held))
+
+
+def _is_computed(attribute: Attribute) -> bool:
+    return isinstance(attribute, int) and attribute < 0
 
 
 NewNames = Callable[[Attribute], list[Attribute]]
@@ -257,14 +292,29 @@ def unite(parts: Sequence[PlanRelation], spreads: Sequence[Spread]) -> Spread:
     return Spread(spreads[0].domain, holders, covers, never)
 
 
+Shape = tuple[object, ...]
+"""How an expression is spelled (``computed_columns``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedColumn:
+    """An expression over the ``columns`` of an input; Spark knows of some that they are ``never_null``."""
+
+    shape: Shape
+    columns: frozenset[str]
+    never_null: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class InputFacts:
     """What the walk has to know of an input. ``unique`` are sets of columns that no two of its rows share and that are
-    never NULL; ``nested``: its columns are fields of the struct column ``key`` (Changes), which no change lacks."""
+    never NULL; ``nested``: its columns are fields of the struct column ``key`` (Changes), which no change lacks;
+    ``computed``: the parts of the key that are computed of its columns."""
 
     name: str
     unique: tuple[tuple[str, ...], ...] = ()
     nested: bool = False
+    computed: Mapping[Computed, ComputedColumn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

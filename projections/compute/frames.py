@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -52,6 +53,29 @@ def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa
     spark_schema, arrow = _schemas(rows.schema)
     frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
     return _declare(frame, projection, name)
+
+
+def partial_frame(
+    spark: SparkSession,
+    storage: Storage,
+    projection: Projection,
+    name: str,
+    planned: Planned,
+    parallelism: int,
+    columns: Sequence[str],
+) -> DataFrame:
+    """An input's DataFrame with these of its columns, also such as the function does not see."""
+    frame = _frame(spark, storage, planned, parallelism, columns)
+    return _declare(frame, with_columns(projection, name, columns), name)
+
+
+def with_columns(projection: Projection, name: str, columns: Sequence[str]) -> Projection:
+    """The projection as it is declared of these columns of an input alone."""
+    source = projection.inputs[name]
+    if not isinstance(source, State):
+        return projection
+    cast = {column: ddl for column, ddl in source.cast.items() if column in columns}
+    return replace(projection, inputs={**projection.inputs, name: replace(source, cast=cast)})
 
 
 def _declare(frame: DataFrame, projection: Projection, name: str) -> DataFrame:

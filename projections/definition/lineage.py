@@ -8,17 +8,28 @@ read and computed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tailrace.projections.definition.model import Affects, Projection, Through
+from tailrace.projections.definition.computed import Computed
+from tailrace.projections.definition.model import Affects, KeyColumn, Projection, Through
 
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """The input's columns that hold the values of ``Lineage.key``, in its order."""
+    """The input's columns that hold the values of ``Lineage.key``, in its order, or what these are computed of."""
 
-    columns: tuple[str, ...]
+    columns: tuple[KeyColumn, ...]
+
+    @property
+    def computed(self) -> tuple[Computed, ...]:
+        """The parts of the key that are computed."""
+        return tuple(each for each in self.columns if isinstance(each, Computed))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that tell a row's key."""
+        return read_columns(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,11 @@ class Link:
     input: str
     own: tuple[str, ...]
     theirs: tuple[str, ...]
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that tell where a row goes."""
+        return self.own
 
 
 Path = Direct | Link
@@ -45,12 +61,8 @@ class Lineage:
 
     def columns_of(self, name: str) -> tuple[str, ...]:
         """The columns by which rows of an input are found: its own, and those by which others go through it."""
-        names: list[str] = []
-        match self.paths.get(name):
-            case Direct(columns=columns):
-                names += columns
-            case Link(own=own):
-                names += own
+        own = self.paths.get(name)
+        names = list(own.needed) if own is not None else []
         for path in self.paths.values():
             if isinstance(path, Link) and path.input == name:
                 names += path.theirs
@@ -81,15 +93,21 @@ def lineage_of(projection: Projection) -> Lineage:
     return Lineage(key, paths, unknown)
 
 
-def key_columns(key: tuple[str, ...], affects: Affects) -> Mapping[str, str]:
+def read_columns(held: Iterable[KeyColumn]) -> tuple[str, ...]:
+    """The columns of an input that parts of a key are, or are computed of."""
+    names = [name for each in held for name in (each.columns if isinstance(each, Computed) else (each,))]
+    return tuple(dict.fromkeys(names))
+
+
+def key_columns(key: tuple[str, ...], affects: Affects) -> Mapping[str, KeyColumn]:
     """The columns of an ``affects``, by columns of the key. If all are named like columns of the key, they are those;
     otherwise they stand for the key's columns in order."""
     match affects:
-        case str():
+        case str() | Computed():
             return key_columns(key, (affects,))
         case tuple():
             if set(affects) <= set(key):
-                return {column: column for column in affects}
+                return {str(column): column for column in affects}
             return dict(zip(key, affects, strict=True))
         case Mapping():
             return affects

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.retention import seconds_of
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.findings import DefinitionFinding
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ class Through:
     """Columns by which the rows belong together: this input's as keys, the other input's as values."""
 
 
-Affects = str | tuple[str, ...] | Mapping[str, str] | Through | None
+KeyColumn = str | Computed
+"""What holds a column of the key in an input's row: one of its columns, or an expression over them."""
+Affects = KeyColumn | tuple[KeyColumn, ...] | Mapping[str, KeyColumn] | Through | None
 
 
 class ProjectionFailed(OperatorError):
@@ -57,8 +60,8 @@ class State:
     """Name of the topic: ``SOURCE.SCHEMA.TABLE``."""
     affects: Affects = None
     """Keys of the result that a row takes part in: a column of this table for each column of the key (``"customer_id"``
-    where both have that name, ``{"customer_id": "id"}`` where not), or ``Through`` another input. Without it every
-    change of this input leads to a full refresh."""
+    where both have that name, ``{"customer_id": "id"}`` where not), or what it is ``Computed`` of, or ``Through``
+    another input. Without it every change of this input leads to a full refresh."""
     columns: tuple[str, ...] | None = None
     """Columns that the function needs. The others are neither read nor checked. Default: all."""
     cast: Mapping[str, str] = field(default_factory=dict)

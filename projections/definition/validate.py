@@ -13,12 +13,14 @@ from typing import TypeGuard, get_args
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.definition.model import (
     NOW,
     PROJECTION_NAME,
     Changes,
     Events,
+    Input,
     OnUnreadable,
     Projection,
     Result,
@@ -137,6 +139,7 @@ def _input_mistakes(defined: Projection, name: str, source: object) -> _Mistakes
             TopicId.parse(source.topic)
     except UsageError as error:
         yield f"input {name!r}: {error.message}", error.hint
+    yield from _computed_mistakes(name, source)
     match source.affects:
         case Through() as through:
             yield from _through_mistakes(defined, name, through)
@@ -144,9 +147,13 @@ def _input_mistakes(defined: Projection, name: str, source: object) -> _Mistakes
         case Mapping() as paths:
             unknown = [column for column in paths if column not in defined.key]
         case tuple() as columns:
-            unknown = [] if len(columns) == len(defined.key) else list(set(columns) - set(defined.key))
-        case str() as column:
-            unknown = [] if len(defined.key) == 1 else list({column} - set(defined.key))
+            unknown = (
+                []
+                if len(columns) == len(defined.key)
+                else [str(each) for each in columns if each not in defined.key]
+            )
+        case str() | Computed() as column:
+            unknown = [] if len(defined.key) == 1 or column in defined.key else [str(column)]
         case _:
             unknown = []
     if unknown:
@@ -154,6 +161,34 @@ def _input_mistakes(defined: Projection, name: str, source: object) -> _Mistakes
             f"input {name!r}: affects={source.affects!r} does not give the key ({', '.join(defined.key)})",
             "map each key column to the column of this input that holds it: affects={'customer_id': 'id'}",
         )
+
+
+def _computed_mistakes(name: str, source: Input) -> _Mistakes:
+    """Expressions of ``affects`` that cannot be read, or are of an input that is not followed by them."""
+    affects = source.affects
+    held = (
+        affects.values()
+        if isinstance(affects, Mapping)
+        else affects
+        if isinstance(affects, tuple)
+        else (affects,)
+    )
+    for each in held:
+        if not isinstance(each, Computed):
+            continue
+        if isinstance(source, Changes):
+            yield (
+                f"input {name!r}: {each.expression} is computed, and changes are found by columns of their key alone",
+                "follow a column of the key, or read the table as State",
+            )
+            continue
+        try:
+            _ = each.columns
+        except ValueError as error:
+            yield (
+                f"input {name!r}: the key cannot be followed by {each.expression}: {error}",
+                'an expression over columns of one row: affects={"day": Computed("to_date(placed_at)")}',
+            )
 
 
 def _through_mistakes(defined: Projection, name: str, through: Through) -> _Mistakes:
@@ -220,6 +255,10 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _is_key_column(value: object) -> bool:
+    return _is_text(value.expression if isinstance(value, Computed) else value)
+
+
 def _is_texts(value: object) -> bool:
     return isinstance(value, tuple | list) and all(map(_is_text, value))
 
@@ -250,13 +289,14 @@ _TEXTS = _Expectation('a tuple of column names, ("status",) for one', _is_texts)
 _FLAG = _Expectation("True or False", lambda value: isinstance(value, bool))
 _SECONDS = _Expectation("a number of seconds", is_number)
 _AFFECTS = _Expectation(
-    'a column ("customer_id"), a tuple of columns, a mapping of key columns to columns, Through, or None',
+    'a column ("customer_id"), a tuple of columns, a mapping of key columns to columns, Computed in place of a column,'
+    " Through, or None",
     lambda value: (
         value is None
         or isinstance(value, Through)
-        or _is_text(value)
-        or (isinstance(value, tuple) and _is_texts(value))
-        or _maps_texts_to(_is_text)(value)
+        or _is_key_column(value)
+        or (isinstance(value, tuple) and all(map(_is_key_column, value)))
+        or _maps_texts_to(_is_key_column)(value)
     ),
 )
 _READ = {"topic": _TEXT, "affects": _AFFECTS}

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +52,9 @@ from tailrace.projections.refresh.restricted_inputs import Inputs
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import translate_errors
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _SAMPLES_MAX = 3
 _CHANGES_MAX = 2_000_000
 """Rows of an input between two positions. Their key hashes are in memory."""
@@ -72,9 +77,8 @@ class RefreshWindow:
 
     @classmethod
     def of(cls, step: StepInput, lineage: Lineage, from_epoch: int) -> RefreshWindow:
-        store, limit = step.ctx.store, step.ctx.settings.projections.incremental_bytes
-        cuts = (store.cut(from_epoch), step.cut)
-        return cls(*(Inputs(store, step.projection, lineage, cut, limit) for cut in cuts))
+        cuts = (step.ctx.store.cut(from_epoch), step.cut)
+        return cls(*(Inputs(step.ctx, step.projection, lineage, cut) for cut in cuts))
 
     @property
     def from_epoch(self) -> int:
@@ -144,14 +148,17 @@ def compute_incrementally(
     window = RefreshWindow.of(step, lineage, from_epoch)
     try:
         require_comparable(step, lineage, window.now)
-        affected = _affected_keys(step, lineage, window)
+        with _computed_keys_alone(lineage):
+            affected = _affected_keys(step, lineage, window)
         if (refused := objection(affected, window.null_links)) is not None:
             cause, why = refused
             raise NotIncremental(why, cause)
         if not len(affected):
             return IncrementalResult([], 0)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
-        found = restricted_result(step, lineage, window.now.rows_of_keys(affected), affected)
+        with _computed_keys_alone(lineage):
+            rows = window.now.rows_of_keys(affected)
+        found = restricted_result(step, lineage, rows, affected)
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
     try:
@@ -193,9 +200,8 @@ def _keys_by_state(
     planned = window.now.plan_of(name)
     assert isinstance(planned, StateInput), "the source is a State"
     changed = _changed_keys(step, source, planned, window)
-    columns = path.columns if isinstance(path, Direct) else path.own
-    if changed.cells is not None and set(columns) <= set(changed.cells):
-        cells = pa.table({column: changed.cells[column] for column in columns})
+    if changed.cells is not None and set(path.needed) <= set(changed.cells):
+        cells = pa.table({column: changed.cells[column] for column in path.needed or changed.cells})
         rows = unpad(cells, planned.target.columns)
         return _keys_by_own_columns(name, path, rows, window)
     return [
@@ -213,8 +219,7 @@ def _keys_by_result(
         raise NotIncremental(
             f"more than {_CHANGES_MAX:,} rows of projection {source.projection} changed", "size"
         )
-    columns = path.columns if isinstance(path, Direct) else path.own
-    if set(columns) <= set(changed.column_names):
+    if set(path.needed) <= set(changed.column_names):
         return _keys_by_own_columns(name, path, changed, window)
     hashes = changed[HASH].combine_chunks().to_numpy()
     return [side.keys_of(name, side.rows_by_source_key(name, hashes)) for side in window.ends]
@@ -248,26 +253,42 @@ def _appended_rows(step: StepInput, planned: ChangesInput) -> pa.Table:
 
 
 def restricted_result(
-    step: StepInput, lineage: Lineage, rows: Mapping[str, pa.Table], affected: KeySet
+    step: StepInput, lineage: Lineage, rows: Mapping[str, pa.Table | DataFrame], affected: KeySet
 ) -> pa.Table:
     """The function over ``rows``, the inputs restricted to some keys, in the columns of the generation.
 
-    Raises ProjectionFailed when it gives a row of another key.
+    Raises ProjectionFailed when it gives a row of another key, NotIncremental when keys cannot be computed of all rows.
     """
     ctx, projection, generation = step.ctx, step.projection, step.generation
     whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, lineage.unknown)
     with translate_errors(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, whole, ctx.parallelism)
-        inputs |= {name: local_frame(ctx.spark, projection, name, table) for name, table in rows.items()}
+        inputs |= {
+            name: local_frame(ctx.spark, projection, name, given) if isinstance(given, pa.Table) else given
+            for name, given in rows.items()
+        }
     result = define(projection, inputs, step.cut.commit_ts)
     require_schema(projection, generation.schema, str(generation), result)
-    count = sum(table.num_rows for table in rows.values())
+    count = sum(given.num_rows for given in rows.values() if isinstance(given, pa.Table))
     ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
-    with translate_errors(projection, "computing its result"):
+    with _computed_keys_alone(lineage), translate_errors(projection, "computing its result"):
         found: pa.Table = result.toArrow()
     found = found.select(generation.schema.names).cast(generation.schema).combine_chunks()
     _refuse_outside(projection, lineage, affected, found)
     return found
+
+
+@contextmanager
+def _computed_keys_alone(lineage: Lineage) -> Iterator[None]:
+    """An expression may fail for a row that the function leaves out before it computes the key. Raises NotIncremental
+    then: where everything is computed, it shows whose mistake that is."""
+    try:
+        yield
+    except ProjectionFailed as error:
+        if not any(isinstance(path, Direct) and path.computed for path in lineage.paths.values()):
+            raise
+        what = f"its key cannot be computed of each row: {error.message}"
+        raise NotIncremental(what, "definition") from error
 
 
 def _refuse_outside(projection: Projection, lineage: Lineage, affected: KeySet, result: pa.Table) -> None:

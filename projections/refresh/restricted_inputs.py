@@ -16,29 +16,31 @@ from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import Matches, TooLarge, find_keys, state_of_keys
 from tailrace.eventstore.state.row_layout import Ints
 from tailrace.projections.compute.char_padding import is_padded, unpad, unpad_cells
-from tailrace.projections.compute.frames import read_changes, shown_columns
-from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input
+from tailrace.projections.compute.frames import partial_frame, read_changes, shown_columns
+from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input, plan_reads
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.generations.result_input import ResultInput
+from tailrace.projections.refresh.computed_keys import computed_keys, rows_with_computed_keys
 
 if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
+    from pyspark.sql import DataFrame
 
 _HISTORY_FACTOR = 4
 """A state is made of its history: that may take so many times the bytes that the state's rows may take."""
 
 
 class Inputs:
-    """The inputs at ``cut``. Rows of one that take more than ``limit_bytes`` of memory raise TooLarge."""
+    """The inputs at ``cut``. Rows of one that take more memory than the settings allow (``incremental_bytes``) raise
+    TooLarge."""
 
-    def __init__(
-        self, store: Store, projection: Projection, lineage: Lineage, cut: Cut, limit_bytes: int
-    ) -> None:
-        self._store, self._projection, self._lineage = store, projection, lineage
-        self.cut, self._limit_bytes = cut, limit_bytes
+    def __init__(self, ctx: ProjectionContext, projection: Projection, lineage: Lineage, cut: Cut) -> None:
+        self._ctx, self._projection, self._lineage = ctx, projection, lineage
+        self._store, self._limit_bytes = ctx.store, ctx.settings.projections.incremental_bytes
+        self.cut = cut
         self.null_links: set[str] = set()  # inputs with a NULL in the columns that lead to another input
         self._plans: dict[str, Planned] = {}
 
@@ -60,7 +62,10 @@ class Inputs:
         columns of the keys, where they are known."""
         planned, names = self.plan_of(name), self._lineage.columns_of(name)
         if isinstance(planned, ResultInput):
-            return self._result_rows_by_hash(planned, hashes).select(list(names))
+            return self._result_rows_by_hash(planned, hashes).select(list(names or planned.key))
+        names = names or tuple(
+            column.name for column in planned.target.key
+        )  # of the key of one total: any will do
         if cells is not None and _has_log_hashes(planned.target.key):
             known = KeySet.of([cells[column.name] for column in planned.target.key])
             return self._state(name, known.hashes, names, known.matches)
@@ -93,8 +98,10 @@ class Inputs:
     def keys_of(self, name: str, rows: pa.Table) -> KeySet:
         """The projection's keys that rows of an input take part in, through other inputs as they are here."""
         match self._lineage.paths[name]:
-            case Direct(columns=columns):
-                return KeySet.of(self._values(name, rows, columns))
+            case Direct(columns=columns) as path if path.computed:
+                return computed_keys(self._ctx.spark, self._projection, name, rows, columns)
+            case Direct() as path:
+                return KeySet.of(self._values(name, rows, path.needed))
             case Link(input=other, own=own, theirs=theirs):
                 links = KeySet.of(self._values(name, rows, own))
                 if links.nulls:
@@ -111,25 +118,58 @@ class Inputs:
         direct = next(name for name, path in self._lineage.paths.items() if isinstance(path, Direct))
         return self.keys_of(direct, self.plan_of(direct).schema.empty_table())
 
-    def rows_of_keys(self, affected: KeySet) -> dict[str, pa.Table]:
-        """The rows of each input with a lineage that take part in the keys, in the columns that the function sees.
+    def rows_of_keys(self, affected: KeySet) -> dict[str, pa.Table | DataFrame]:
+        """The rows of each input with a lineage that take part in the keys, in the columns that the function sees. Rows
+        of computed keys are not held here: they are found by Spark's tasks as they read the input.
 
-        Raises TooLarge when all of them together take more than the limit.
+        Raises TooLarge when all rows that are held take more than the limit.
         """
         tables: dict[str, pa.Table] = {}
+        found: dict[str, DataFrame] = {}
         for name, path in self._lineage.paths.items():
             also = (*self.visible_columns(name), *self._lineage.columns_of(name))
             match path:
-                case Direct(columns=columns):
-                    tables[name] = self.rows_with_keys(name, columns, affected, also)
+                case Direct(columns=columns) as direct if direct.computed:
+                    found[name] = rows_with_computed_keys(self._frame(name), columns, affected)
+                case Direct() as direct:
+                    tables[name] = self.rows_with_keys(name, direct.needed, affected, also)
                 case Link(input=other, own=own, theirs=theirs):
-                    links = KeySet.of(self._values(other, tables[other], theirs))
+                    links = KeySet.of(
+                        self._links(found[other], theirs)
+                        if other in found
+                        else self._values(other, tables[other], theirs)
+                    )
                     tables[name] = self.rows_with_keys(name, own, links, also)
-        tables = {name: rows.select(self.visible_columns(name)) for name, rows in tables.items()}
         held = sum(rows.nbytes for rows in tables.values())
         if held > self._limit_bytes:
             raise TooLarge(f"their rows take {held >> 20:,} MiB")
-        return tables
+        return {
+            **{name: rows.select(self.visible_columns(name)) for name, rows in tables.items()},
+            **{
+                name: rows.select(*(f"`{each}`" for each in self.visible_columns(name))).alias(name)
+                for name, rows in found.items()
+            },
+        }
+
+    def _frame(self, name: str) -> DataFrame:
+        """All rows of an input, with the columns of its lineage."""
+        ctx, source = self._ctx, self._projection.inputs[name]
+        plan_reads(
+            ctx.store, self._projection, self.cut, ctx.parallelism, (name,)
+        )  # seals what is too much inline
+        more = self._lineage.columns_of(name)
+        planned = plan_input(ctx.store, source, self.cut, more)
+        columns = tuple(dict.fromkeys((*shown_columns(planned, source), *more)))
+        return partial_frame(
+            ctx.spark, ctx.store.storage, self._projection, name, planned, ctx.parallelism, columns
+        )
+
+    def _links(self, rows: DataFrame, columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """The values that rows of other inputs are found by."""
+        values: pa.Table = rows.select(*(f"`{each}`" for each in columns)).distinct().toArrow()
+        if values.nbytes > self._limit_bytes:
+            raise TooLarge(f"what leads to their rows takes {values.nbytes >> 20:,} MiB")
+        return list(values.columns)
 
     def _state(self, name: str, hashes: Ints, names: Sequence[str], keys: Matches | None = None) -> pa.Table:
         planned = self.plan_of(name)

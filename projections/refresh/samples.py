@@ -69,7 +69,7 @@ def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
     if refused is not None:
         return SampleProof(versions, refused, projection.trust)
     lineage = lineage_of(projection)
-    now = Inputs(ctx.store, projection, lineage, step.cut, ctx.settings.projections.incremental_bytes)
+    now = Inputs(ctx, projection, lineage, step.cut)
     task = BucketTask(
         ctx.store.storage, placement_of(generation), files.buckets, projection.tolerance, None, ""
     )

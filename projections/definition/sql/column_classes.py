@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from tailrace.projections.definition.model import Changes, Input, State
+from tailrace.projections.definition.computed import Computed
+from tailrace.projections.definition.model import Changes, Input, KeyColumn, State
+from tailrace.projections.definition.sql.computed_value import computed_text, is_plain_cast
 
 _READINGS_MAX = 200
 """A common table expression that is read twice is two readings of what it reads: without a limit, two to the power of
 how deep they are nested."""
 
-Place = tuple[int, str]
-"""A column of one reading of an input."""
+Place = tuple[int, KeyColumn]
+"""A column of one reading of an input, or what is computed of its columns; a constant is of none (``ANYWHERE``)."""
+ANYWHERE = -1
 
 
 class NotDerived(Exception):
@@ -83,14 +86,15 @@ class ClassWalk:
     readings: list[str] = field(default_factory=list)
     edges: list[tuple[Place, Place]] = field(default_factory=list)
     groups: list[list[frozenset[Place]]] = field(default_factory=list)
-    spelled: dict[Place, str] = field(default_factory=dict)
+    spelled: dict[Place, KeyColumn] = field(default_factory=dict)
     _above: dict[Place, Place] = field(default_factory=dict)
 
     def key_column(self, result: QueryOutput, name: str) -> frozenset[Place]:
         """The places that a column of the key comes from."""
         places = result.places(name.lower())
         for place in places:
-            self.spelled.setdefault(place, name)
+            if isinstance(place[1], str):
+                self.spelled.setdefault(place, name)
         return places
 
     def class_of(self, places: Iterable[Place]) -> set[Place]:
@@ -223,12 +227,14 @@ class ClassWalk:
             if isinstance(bare, exp.And):
                 self._conditions(bare, scope)
             elif isinstance(bare, exp.EQ | exp.NullSafeEQ):
-                self._equal(self._value(bare.left, scope), self._value(bare.right, scope))
+                self._equal(self._made(bare.left, scope), self._made(bare.right, scope))
 
     def _value(self, expression: exp.Expr, scope: _Scope) -> frozenset[Place]:
         """The places whose value an expression passes on unchanged."""
         match expression:
-            case exp.Alias() | exp.Paren() | exp.Cast():
+            case exp.Alias() | exp.Paren():
+                return self._value(expression.this, scope)
+            case exp.Cast() if is_plain_cast(expression):
                 return self._value(expression.this, scope)
             case exp.Column():
                 return scope.places(expression)
@@ -237,6 +243,30 @@ class ClassWalk:
                 classes = {self.root(place) for part in parts for place in part}
                 return frozenset().union(*parts) if all(parts) and len(classes) == 1 else frozenset()
         return frozenset()
+
+    def _made(self, expression: exp.Expr, scope: _Scope) -> frozenset[Place]:
+        """The places whose value an expression passes on, or of whose columns alone it is computed."""
+        found = self._value(expression, scope)
+        if found:
+            return found
+        bare = expression.unalias().unnest()
+        columns = list(bare.find_all(exp.Column))
+        placed = [dict(scope.places(column)) for column in columns]
+        numbers = set.intersection(*map(set, placed)) if placed else set()
+        made = set()
+        for number in numbers - {ANYWHERE}:
+            held = [self.spelled.get((number, each[number]), each[number]) for each in placed]
+            text = computed_text(bare, held)
+            if text is not None:
+                made.add((number, Computed(text)))
+        return frozenset(made)
+
+    def _made_or_constant(self, expression: exp.Expr, scope: _Scope) -> frozenset[Place]:
+        """``_made``, or a constant, which is the key of one total."""
+        bare = expression.unalias().unnest()
+        if isinstance(bare, exp.Literal):
+            return frozenset({(ANYWHERE, Computed(bare.sql(dialect="spark")))})
+        return self._made(expression, scope)
 
     def _look_into_subqueries(self, select: exp.Select, tables: _Tables) -> None:
         """Note readings in conditions and values. They are not followed, but they count."""
@@ -255,14 +285,14 @@ class ClassWalk:
             for inner in each.walk(prune=lambda node: isinstance(node, exp.Query)):
                 if isinstance(inner, exp.Window):
                     parts = inner.args.get("partition_by") or []
-                    self.groups.append([self._value(part, scope) for part in parts])
+                    self.groups.append([self._made(part, scope) for part in parts])
 
     def _group_value(self, expression: exp.Expr, scope: _Scope, output: QueryOutput) -> frozenset[Place]:
         """``GROUP BY 1`` and a name of the result count, too."""
         if isinstance(expression, exp.Literal) and expression.name.isdecimal():
             at = int(expression.name) - 1
             return output.columns[at][1] if 0 <= at < len(output.columns) else frozenset()
-        found = self._value(expression, scope)
+        found = self._made(expression, scope)
         named = isinstance(expression, exp.Column) and not expression.table
         return found if found or not named else output.places(expression.name.lower())
 
@@ -272,7 +302,7 @@ class ClassWalk:
             if isinstance(each.this if isinstance(each, exp.Column) else each, exp.Star):
                 output.stars += scope.star_outputs(each)
             else:
-                output.columns.append((each.alias_or_name.lower(), self._value(each, scope)))
+                output.columns.append((each.alias_or_name.lower(), self._made_or_constant(each, scope)))
         return output
 
 

@@ -11,9 +11,10 @@ from itertools import combinations
 
 from sqlglot import exp
 
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.lineage import key_columns
-from tailrace.projections.definition.model import Affects, Input, Through
-from tailrace.projections.definition.sql.column_classes import ClassWalk, NotDerived, Place
+from tailrace.projections.definition.model import Affects, Input, KeyColumn, Through
+from tailrace.projections.definition.sql.column_classes import ANYWHERE, ClassWalk, NotDerived, Place
 
 _KEY_COLUMNS_MAX = 8
 
@@ -147,14 +148,18 @@ class _KeyChoice:
     def _readings(self, name: str) -> list[int]:
         return [number for number, read in enumerate(self.walk.readings) if read == name]
 
-    def _column(self, name: str, column: str) -> str | None:
-        """The column that holds a column of the key in every reading of an input; one of the same name is preferred."""
+    def _column(self, name: str, column: str) -> KeyColumn | None:
+        """The column that holds a column of the key in every reading of an input, or what it is computed of; one of the
+        same name is preferred. A constant is the key of every row."""
         held = self.walk.class_of(self.traced[column])
+        constants = [own for reading, own in held if reading == ANYWHERE]
+        if constants:
+            return constants[0] if len(held) == 1 else None
         readings = self._readings(name)
         common = {own for _, own in held if readings and all((reading, own) in held for reading in readings)}
         if not common:
             return None
-        chosen = min(common, key=lambda own: (own != column.lower(), own))
+        chosen = min(common, key=lambda own: (own != column.lower(), isinstance(own, Computed), str(own)))
         return self.walk.spelled.get((readings[0], chosen), chosen)
 
     def _link(self, name: str, reached: Sequence[str]) -> Through | None:
@@ -172,11 +177,11 @@ class _KeyChoice:
         found: dict[int, dict[str, str]] = {}
         for one, other in self.walk.edges:
             for mine, theirs in ((one, other), (other, one)):
-                if mine[0] == reading and self.walk.readings[theirs[0]] in reached:
-                    spelled = self.walk.spelled
-                    found.setdefault(theirs[0], {}).setdefault(
-                        spelled.get(mine, mine[1]), spelled.get(theirs, theirs[1])
-                    )
+                if mine[0] != reading or self.walk.readings[theirs[0]] not in reached:
+                    continue
+                own, there = (self.walk.spelled.get(place, place[1]) for place in (mine, theirs))
+                if isinstance(own, str) and isinstance(there, str):
+                    found.setdefault(theirs[0], {}).setdefault(own, there)
         return [(self.walk.readings[number], tuple(sorted(on.items()))) for number, on in found.items()]
 
     def reason(self, name: str) -> NotFound:

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from tailrace.eventstore.errors import manual_page
+from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, OnUnreadable, Result, State, Through
 from tailrace.projections.definition.sql.own_sink import WrongSink, own_sink
@@ -62,6 +63,10 @@ class _ThroughForm(_Strict):
     on: dict[str, str] = Field(min_length=1)
 
 
+class _ComputedForm(_Strict):
+    computed: str
+
+
 def _form_of_affects(value: object) -> str:
     match value:
         case {"through": _} | _ThroughForm():
@@ -76,7 +81,7 @@ def _form_of_affects(value: object) -> str:
 
 _Affects = Annotated[
     Annotated[_ThroughForm, Tag("Through")]
-    | Annotated[dict[str, str], Tag("Columns")]
+    | Annotated[dict[str, str | _ComputedForm], Tag("Columns")]
     | Annotated[tuple[str, ...], Tag("Several")]
     | Annotated[str, Tag("Column")],
     Discriminator(_form_of_affects),
@@ -212,6 +217,11 @@ class HeaderReader:
         affects: Any = given.affects
         if isinstance(affects, _ThroughForm):
             affects = Through(affects.through, affects.on)
+        elif isinstance(affects, dict):
+            affects = {
+                key: Computed(held.computed) if isinstance(held, _ComputedForm) else held
+                for key, held in affects.items()
+            }
         elif affects == EVERYTHING:
             affects = None
         if chosen == ["state"]:

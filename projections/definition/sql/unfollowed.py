@@ -101,8 +101,8 @@ def _untraced_key(
     key = defined.key[0]
     made = _made_as(query, key)
     place = f"{defined.file}:{written.position(_start(made)) if made is not None else defined.line}"
-    hint = f"{_accepted(written, names)}; only a column of an input as it is can be followed by key"
-    why = f"its key ({', '.join(defined.key)}) is no column of an input as it is"
+    hint = f"{_accepted(written, names)}; what is followed by key is a column of an input, or computed of one row's"
+    why = f"its key ({', '.join(defined.key)}) is neither a column of an input nor computed of one row of it"
     if isinstance(made, exp.Column):
         if not made.table and len(_tables_around(made)) > 1:
             tables = " or ".join(f"{table}.{made.name}" for table in _tables_around(made))
