@@ -13,7 +13,7 @@ from tailrace.eventstore.metadata.quarantine import quarantined_topics
 from tailrace.eventstore.metadata.topics import latest_schemas
 from tailrace.eventstore.model.epoch import QuarantinedTopic
 from tailrace.eventstore.model.info import TopicInfo
-from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.store import Store
 
@@ -83,6 +83,27 @@ def changed_schema(table: Table, latest: TopicSchema, policies: Policies) -> Top
     if replace(described, from_lsn=latest.from_lsn) == latest:
         return None
     return replace(described, version=latest.version + 1)
+
+
+def with_meanings(table: Table, latest: TopicSchema, from_lsn: int) -> TopicSchema | None:
+    """The next version of a topic that an earlier version of Tailrace captured: what its columns' types and collations
+    mean, as far as ``latest`` does not know it and they are the table's; None when there is nothing to learn."""
+    now = {column.id: column for column in table.columns}
+    columns = tuple(_with_meaning(column, now.get(column.id)) for column in latest.columns)
+    if all(_meaning(one) == _meaning(other) for one, other in zip(columns, latest.columns, strict=True)):
+        return None
+    return replace(latest, version=latest.version + 1, from_lsn=from_lsn, columns=columns)
+
+
+def _with_meaning(column: Column, now: Column | None) -> Column:
+    same = now is not None and (now.type_oid, now.typmod) == (column.type_oid, column.typmod)
+    if now is None or not same or column.type_kind:
+        return column
+    return replace(column, type_kind=now.type_kind, collation=column.collation or now.collation)
+
+
+def _meaning(column: Column) -> tuple[str, str]:
+    return column.type_kind, column.collation
 
 
 def is_events(table: Table) -> bool:

@@ -22,7 +22,7 @@ from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.snapshot.topic_load import TopicLoad
 from tailrace.cdc.stream import requests
-from tailrace.cdc.topics import Topics, changed_schema
+from tailrace.cdc.topics import Topics, changed_schema, with_meanings
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.writer import SourceWriter
@@ -41,10 +41,12 @@ class SessionStart:
     publication: Publication | None
 
     def topics(self) -> Topics:
-        """Suspend topics whose state is unknown, whose policies changed, or for which there is a request; then the
-        topics, each to be loaded in the version that its table has now. Raises OperatorError without a publication."""
+        """Suspend topics whose state is unknown, whose policies changed, or for which there is a request, and learn
+        what columns mean; then the topics, each to be loaded in the version that its table has now. Raises
+        OperatorError without a publication."""
         self._suspend_unknown()
         self._suspend_requested()
+        self._learn_meanings()
         return self._with_current_versions()
 
     def loads(self, topics: Topics) -> list[TopicLoad]:
@@ -146,6 +148,26 @@ class SessionStart:
         if topics:
             self._append(suspends=[(topic, "read again: requested") for topic in topics])
         store.requests.answer([request.id for request in taken_up], RequestState.RUNNING, "")
+
+    def _learn_meanings(self) -> None:
+        """Of columns whose kind of type is not known: an earlier version of Tailrace has captured them."""
+        topics = self._read_topics()
+        unknown = {
+            topics.relid(topic): schema
+            for topic, schema in topics.latest.items()
+            if not all(column.type_kind for column in schema.columns)
+        }
+        if not unknown:
+            return
+        with connect(self.task.address, "tailrace capture") as connection:
+            tables = read_tables(connection, self.task.address, list(unknown))
+        learned = [
+            (topics.schemas[table.relid][0], schema)
+            for table in tables
+            if (schema := with_meanings(table, unknown[table.relid], self.writer.state.commit_lsn))
+        ]
+        if learned:
+            self._append(new_schemas=learned)
 
     def _with_current_versions(self) -> Topics:
         topics = self._read_topics()

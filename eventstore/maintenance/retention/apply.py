@@ -305,7 +305,7 @@ def _recheck_projections(log: Log, step: RetentionStep) -> None:
                 group.leave_behind(connection, step.info.id)
     needing = [
         reader
-        for reader in plan.holding_readers(log, step.info.id, step.topic_id)
+        for reader in plan.holding_readers(log, log.topic(step.info.id), step.topic_id)
         if reader.epoch < step.cut
         and (reader.kind, reader.name) not in {(r.kind, r.name) for r in step.passed}
     ]

@@ -131,7 +131,7 @@ def plan(
     wanted = max(deleted, compacted)
     if not any(row.first_epoch <= wanted for row in files):
         return None, [], set()
-    blocking = [reader for reader in holding_readers(log, info.id, topic_id) if reader.epoch < wanted]
+    blocking = [reader for reader in holding_readers(log, info, topic_id) if reader.epoch < wanted]
     forced = [reader for reader in blocking if any(reader.is_called(name) for name in force_past)]
     blocking = [reader for reader in blocking if reader not in forced]
     cut = min([wanted, *(reader.epoch for reader in blocking)])
@@ -151,9 +151,14 @@ def plan(
     return (step if due else None), [each for each in held if each.events], names
 
 
-def holding_readers(log: Log, topic: TopicId, topic_id: int) -> list[RegisteredReader]:
+def holding_readers(log: Log, info: TopicInfo, topic_id: int) -> list[RegisteredReader]:
+    """All whose rows may not be removed. Of a retired topic these are groups alone: no load will put its state together
+    again, and no projection that reads it can go on."""
+    readers = holds.registered_readers(log, info.id)
+    if info.is_retired:
+        return [reader for reader in readers if reader.kind == "group"]
     load = holds.load_hold(log, topic_id)
-    return [*holds.registered_readers(log, topic), *([load] if load is not None else [])]
+    return [*readers, *([load] if load is not None else [])]
 
 
 def _files(connection: Connection, topic_id: int) -> list[SegmentRow]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
+from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.model.schema import Column
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import state
-from tests.support.capturing import Site, execute, init_and_capture, table
+from tests.support.capturing import RunningCapture, Site, execute, init_and_capture, table
 
 TYPES = (
     "CREATE TYPE mood AS ENUM ('sad', 'ok')",
@@ -62,3 +65,42 @@ def test_it_is_the_same_from_the_catalog_and_from_the_trigger(tmp_path: Path, da
             assert rows.schema.field("paid").type == pa.decimal128(10, 2)
             assert [str(rows["paid"][0]), rows["c"][0].as_py()] == ["2.50", ["a   ", "b   "]]
         assert all(each.equal for each in site.verify())
+
+
+def test_it_is_learnt_of_tables_that_a_version_captured_which_did_not_know_it(
+    tmp_path: Path, database: str
+) -> None:
+    site = Site.at(tmp_path, database)
+    execute(
+        site.dsn,
+        *TYPES,
+        f"CREATE TABLE before (id int PRIMARY KEY, gone int, {COLUMNS})",
+        "INSERT INTO before VALUES (1, 2, 'ok', 2.5, '{a,b}', 'p', 'o', 'b', 1)",
+    )
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+    execute(site.dsn, "ALTER TABLE before DROP COLUMN gone")
+    forget_meanings(site, table("before"))
+    for _ in range(2):
+        with RunningCapture(site) as capture:
+            capture.catch_up()
+            versions = capture.store.schemas(table("before"))
+            assert len(versions) == 3, "a second start has nothing to learn that the server can tell"
+            learned = {each.name: (each.type_kind, each.collation) for each in versions[-1].columns}
+            assert learned.pop("id") == ("b", "") and learned.pop("gone") == ("", "")
+            assert learned == {name: (kind, collation) for name, (*_, kind, collation) in EXPECTED.items()}
+            assert all(each.equal for each in site.verify())
+
+
+def forget_meanings(site: Site, topic: TopicId) -> None:
+    """Another version of the topic, as it was written before columns had a kind and a collation."""
+    with site.open() as store:
+        writer = store.take_over(topic.source)
+        latest = store.schemas(topic)[-1]
+        columns = tuple(replace(each, type_kind="", collation="") for each in latest.columns)
+        before = replace(latest, version=latest.version + 1, columns=columns)
+        at = writer.state
+        writer.append(
+            EpochBatch(at.name, at.commit_lsn, at.end_lsn, at.through_lsn, new_schemas=[(topic, before)])
+        )

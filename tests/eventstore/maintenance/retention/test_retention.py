@@ -20,11 +20,13 @@ from tailrace.eventstore.errors import Fenced, HistoryGone, UsageError
 from tailrace.eventstore.log.row_counts import count_rows
 from tailrace.eventstore.maintenance.files import seal
 from tailrace.eventstore.maintenance.retention import apply, plan
+from tailrace.eventstore.maintenance.retire import retire
 from tailrace.eventstore.maintenance.rounds import is_due
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.model.info import DROPPED
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.retention import Retention
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
@@ -73,6 +75,25 @@ def state_at(store: Store, epoch: int, topic: TopicId = ORDERS) -> list[dict[str
 
 def states(store: Store, *epochs: int) -> dict[int, list[dict[str, Any]]]:
     return {epoch: state_at(store, epoch) for epoch in epochs}
+
+
+def totals(store: Store, *needs: InputNeed, fence: int) -> None:
+    """A projection that reads topics and has come to an epoch."""
+    number = store.derived.create_generation(
+        NewGeneration(
+            "totals",
+            fingerprint="f",
+            sink="mart",
+            key=["id"],
+            schema=b"",
+            partitions=1,
+            split=1,
+            inputs=needs,
+        )
+    )
+    store.steps.commit(
+        NewStep("totals", number, from_epoch=0, to_epoch=fence, kind="full", files=[], rows=0, commit_ts=None)
+    )
 
 
 def named_files(store: Store) -> set[str]:
@@ -371,22 +392,7 @@ def test_a_time_inside_an_epoch_whose_later_rows_went_is_found_all_the_same(
 def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory, set_clock: SetClock) -> None:
     store = open_store(new_store, orders={"retention": "5s"}, customers={"retention": "5s"})
     fill(store, 1, 30)
-    needs = [InputNeed(ORDERS.text, "state", 0), InputNeed(CUSTOMERS.text, "changes", 0)]
-    number = store.derived.create_generation(
-        NewGeneration(
-            "totals",
-            fingerprint="f",
-            sink="mart",
-            key=["id"],
-            schema=b"",
-            partitions=1,
-            split=1,
-            inputs=needs,
-        )
-    )
-    store.steps.commit(
-        NewStep("totals", number, from_epoch=0, to_epoch=12, kind="full", files=[], rows=0, commit_ts=None)
-    )
+    totals(store, InputNeed(ORDERS.text, "state", 0), InputNeed(CUSTOMERS.text, "changes", 0), fence=12)
     set_clock(30)
     done = store.maintain()
     assert [(each.topic, each.epoch) for each in done.removed] == [(ORDERS.text, 12)]
@@ -413,9 +419,37 @@ def test_a_load_holds_the_rows_that_it_is_put_together_of(
         store.maintain(force_past=["load"])
 
 
+@one_catalog
+def test_a_retired_topic_is_held_back_by_groups_alone(new_store: StoreFactory, set_clock: SetClock) -> None:
+    store = open_store(new_store, orders={"retention": "5s"})
+    fill(store, 1, 20)
+    totals(store, InputNeed(ORDERS.text, "changes", 0), fence=12)
+    capture = store.take_over("shop")
+    capture.append(batch(21, [("u", 101)], suspends=[(ORDERS, DROPPED)]))
+    for lsn in range(22, 40):
+        capture.append(batch(lsn, [], [("c", lsn)]))
+    set_clock(60)
+    done = store.maintain()
+    assert {each.reader for each in done.held} == {"projection totals", "load"}
+    group = store.group("mail", topics=[ORDERS.text], start="earliest")
+    assert retire(store, ORDERS)
+    done = store.maintain()
+    assert {each.reader for each in done.held} == {"group mail"} and not done.removed
+    with group.join(member="one") as member:
+        while (found := member.poll()) is not None:
+            found.commit()
+    done = store.maintain()
+    assert (done.held, [each.topic for each in done.removed]) == ((), [ORDERS.text])
+    assert not content(store)
+    capture.append(batch(61, [("t", 1), ("r", 5)], completes=[ORDERS]))  # a table of its name is loaded
+    assert [row["id"] for row in state_at(store, store.cut().epoch)] == [5]
+    assert not store.verify().findings
+
+
 MAINTAINER = """
 import sys
 from pathlib import Path
+from tailrace.eventstore.model.info import DROPPED
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
