@@ -46,6 +46,7 @@ def changes(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, CHANGE)
 
 
+@pytest.mark.slow
 def test_the_example_of_changes_gives_when_an_order_was_seen_and_paid(
     spark: SparkSession, examples: dict[str, Projection]
 ) -> None:

@@ -173,6 +173,7 @@ def test_machine_code_is_not_taken_from_a_folder_that_others_write(
     assert compiler.cache_folder() == folder
 
 
+@pytest.mark.slow
 def test_a_cache_of_other_kernels_is_left_alone(tmp_path: Path) -> None:
     """numba compares one module's source, after it has unpickled types by the names that they had."""
     package = tmp_path / "tailrace"

@@ -348,6 +348,7 @@ def columns(capture: RunningCapture, name: str) -> list[str]:
     return [column.name for column in capture.store.schemas(table(name))[-1].columns]
 
 
+@pytest.mark.slow
 @pytest.mark.versions
 def test_a_publication_of_all_tables_is_captured_and_altering_it_has_everything_read_again(
     site: Site,

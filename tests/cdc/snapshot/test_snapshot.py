@@ -119,6 +119,7 @@ def site(database: str, store_dir: Path) -> Site:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.versions
 def test_a_table_is_read_again_while_all_of_it_is_updated_deleted_and_inserted(
     site: Site, scale: Scale

@@ -519,6 +519,7 @@ def test_a_sink_server_that_is_killed_in_a_first_load_or_a_promotion_is_gone_on_
         assert verify(ctx, name).equal
 
 
+@pytest.mark.slow
 def test_a_job_tells_schedulers_by_exit_codes(
     shop: ShopLog, settings: Settings, spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

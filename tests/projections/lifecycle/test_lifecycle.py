@@ -175,6 +175,7 @@ def test_a_refresh_brings_only_differences_and_nothing_when_its_inputs_did_not_c
     assert planned.estimate == Estimate(RowCount(1, 1), Number(1, by_last), Number(1, by_last))
 
 
+@pytest.mark.slow
 def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotten(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
         assert (refreshed.generation, refreshed.status, refreshed.epoch) == (2, "done", old.store.cut().epoch)
 
 
+@pytest.mark.slow
 def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
     shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +492,7 @@ def test_a_generation_that_the_live_one_outruns_is_kept_ready_and_finished_by_th
     assert verify(new, "totals").equal
 
 
+@pytest.mark.slow
 def test_readers_go_back_in_time_only_when_that_is_said(shop: ShopLog, deploy: Deploy) -> None:
     ctx = deploy(TOTALS)
     rebuild(ctx, "totals")
@@ -535,6 +538,7 @@ def test_a_rollback_that_is_tried_again_goes_neither_forward_nor_back_twice(
     assert rollback(ctx, "totals").generation == 2
 
 
+@pytest.mark.slow
 def test_a_generation_whose_inputs_did_not_change_since_is_not_behind(shop: ShopLog, deploy: Deploy) -> None:
     both = TOTALS.replace(
         'affects="customer_id"))', 'affects="customer_id"), customers=State("shop.public.customers"))'
@@ -633,6 +637,7 @@ def test_verify_counts_what_is_missing_superfluous_and_different_and_shows_both_
     assert verify(ctx, "totals", sample=1000) == compared, "as many as there are: all"
 
 
+@pytest.mark.slow
 def test_rows_that_went_by_themselves_are_no_difference(
     shop: ShopLog, deploy: Deploy, settings: Settings
 ) -> None:

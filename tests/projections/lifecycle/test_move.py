@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
+import pytest
+
 from tailrace.eventstore.maintenance.move.move import open_move
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
@@ -17,6 +19,7 @@ from tests.projections.test_runner import TOTALS
 from tests.support.object_store import S3Server
 
 
+@pytest.mark.slow
 def test_a_projection_goes_on_from_an_object_store_after_a_move(
     shop: ShopLog,
     deploy: Deploy,

@@ -42,6 +42,7 @@ CHANGED = TOTALS.replace(
 )
 
 
+@pytest.mark.slow
 def test_a_preview_is_compared_with_what_is_live_and_never_takes_its_place(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
+import pytest
+
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections import ProjectionFailed
 from tailrace.projections.analysis.guards import declaration_refusal
@@ -206,6 +208,7 @@ def test_a_row_of_a_key_that_no_change_concerns_shows_that_the_lineage_is_wrong(
     assert set(ctx.store.storage.list("derived")) == files
 
 
+@pytest.mark.slow
 def test_rows_without_a_key_are_refused_as_a_full_refresh_does_unless_the_plan_leaves_them_out(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -193,6 +193,7 @@ def test_a_sink_that_is_back_is_no_failure_any_more_though_nothing_was_left_to_d
     assert (failed.status, failed.tries) == ("failed", 1)
 
 
+@pytest.mark.slow
 def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
     shop: ShopLog, deploy: Deploy, scrape: Scrape, monkeypatch: pytest.MonkeyPatch
 ) -> None:

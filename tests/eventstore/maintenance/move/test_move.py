@@ -212,6 +212,7 @@ def test_a_damaged_file_stops_a_move_which_can_be_given_up_or_ended_when_it_is_m
         assert contents_of(store) == before
 
 
+@pytest.mark.slow
 def test_of_two_movers_the_one_that_was_overtaken_changes_nothing_in_the_new_place(
     store_dir: Path, remote: StoreSettings
 ) -> None:
