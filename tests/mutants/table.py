@@ -23,7 +23,7 @@ AREAS = (
         ("cdc/stream/append.py",),
         (
             "tests/cdc/stream/test_append.py", "tests/cdc/snapshot/test_added_tables.py",
-            "tests/cdc/stream/test_quarantine.py", "tests/cdc/recording/test_recording.py",
+            "tests/cdc/recording/test_recording.py",
         ),
     ),
     Area(

@@ -19,6 +19,7 @@ from tailrace.cdc.stream.append import AppendContext, Appender, _describe
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.stream.queue import Handover, ThroughPosition
+from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.cdc.wire import authentic
 from tailrace.cdc.wire import pgoutput as pg
@@ -82,6 +83,7 @@ def rig_of(
     quarantined: Sequence[QuarantinedTopic] = (),
     handover: Handover | None = None,
     policies: Policies = Policies(),  # noqa: B008
+    retry: bool = False,
 ) -> Rig:
     writer = store.take_over(SOURCE)
     done = [table.topic for table in complete]
@@ -90,16 +92,22 @@ def rig_of(
     catalog = {table.relid: table.topic_schema for table in (A, B, EVENTS)}
     away = [each.topic for each in quarantined]
     progress = CaptureProgress(SOURCE)
+
+    def decoder(away: Sequence[TopicId] = ()) -> BlockDecoder:
+        return BlockDecoder(
+            SOURCE, known, lambda relation: catalog.get(relation.relid), policies, quarantined=away
+        )
+
+    retried = [each.topic for each in quarantined if each.keeps] if retry else []
     context = AppendContext(
         store=store,
         writer=writer,
-        decoder=BlockDecoder(
-            SOURCE, known, lambda relation: catalog.get(relation.relid), policies, quarantined=away
-        ),
+        decoder=decoder(away),
         progress=progress,
         topics=Topics.read(store, SOURCE),
         own_messages=OwnMessages(lambda: (SECRET, "9000:9000:"), lambda content: False),
         filled_unseen=lambda relid, column: False,
+        redecoding=Redecoding(store, writer, retried, decoder, progress),
     )
     return Rig(
         store, Appender(context, handover or Handover(HUGE)), progress, Stream(), Assembler(HUGE, HUGE, 0)
@@ -177,6 +185,19 @@ def test_of_a_topic_that_is_not_complete_or_in_quarantine_no_row_is_appended(sto
     assert rig.ids(A) == rig.ids(B) == [] and rig.counts()[1:] == (2, 0)
     (kept,) = quarantine.quarantined_topics(store.catalog)
     assert kept.topic == B.topic and kept.frames > 0
+    files = [path for path in store.storage.list() if path.endswith(".frames")]
+    assert len(files) == 1, "only what came before its commit"
+
+
+def test_frames_in_quarantine_are_decoded_again_between_transactions(store: Store) -> None:
+    rig = rig_of(store, quarantined=[QuarantinedTopic(B.topic, "no such type", 0x100)], retry=True)
+    rig.stream.transaction(A.relation, insert(A, 1), B.relation, insert(B, 2), insert(B, 3))
+    rig.give(5)
+    assert rig.ids(B) == [], "it is in the midst of a transaction"
+    with pytest.raises(TopicsChanged, match=r"^shop.public.b is not in quarantine any more"):
+        rig.give()
+    assert sorted(rig.ids(B)) == [2, 3] and rig.ids(A) == [1]
+    assert quarantine.quarantined_topics(store.catalog) == []
 
 
 def test_of_a_topic_that_is_lost_nothing_is_kept(store: Store) -> None:
