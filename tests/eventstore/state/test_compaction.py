@@ -264,6 +264,14 @@ def test_a_value_that_was_never_sent_is_unknown_and_not_null() -> None:
     assert row["extra"] == "x"
 
 
+def test_an_unknown_cell_holds_nothing_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.eventstore.state.compaction.PIECE_BYTES", 1)  # each epoch's rows lie apart
+    known = change("c", 1, {"id": 1, "body": "another row's", "extra": None}, hash_=1)
+    unsent = change("u", 2, {"id": 2, "body": None, "extra": None}, hash_=2, _unchanged=[2])
+    rows = state_rows((FIRST, [known]), (FIRST, [unsent]))
+    assert [(row["body"], row["_unknown"]) for row in rows] == [("another row's", None), (None, [2])]
+
+
 def test_a_delete_ends_what_is_known_of_a_key() -> None:
     rows = [
         change("c", 1, {"id": 1, "body": "old", "extra": None}),
