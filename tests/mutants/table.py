@@ -99,10 +99,9 @@ AREAS = (
         "wire",
         ("cdc/wire/*.py",),
         (
-            "tests/cdc/wire/test_*.py", "tests/cdc/columnar/test_*.py", "tests/cdc/stream/test_assemble.py",
-            "tests/cdc/stream/test_spool.py", "tests/cdc/stream/test_own_messages.py",
-            "tests/cdc/stream/test_long_messages.py", "tests/fuzz/test_fuzz.py",
-            "tests/cdc/stream/test_streaming.py",
+            "tests/cdc/wire/test_*.py", "tests/cdc/columnar/test_d*.py", "tests/cdc/columnar/test_protect.py",
+            "tests/cdc/columnar/test_relations.py", "tests/cdc/stream/test_assemble.py",
+            "tests/cdc/stream/test_spool.py",
         ),
     ),
 )  # fmt: skip

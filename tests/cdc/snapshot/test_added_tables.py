@@ -109,9 +109,12 @@ def test_rows_since_the_point_follow_the_loaded_ones(added: AddedTable) -> None:
     assert added.complete() and added.ids() == [2]
 
 
-def test_a_load_that_is_ready_waits_for_no_block(added: AddedTable) -> None:
+def test_a_load_that_is_ready_waits_for_no_block(added: AddedTable, caplog: pytest.LogCaptureFixture) -> None:
     added.finish_load(0x101)
-    added.appender.take(None)
+    added.progress.set_load([LATER.topic.text])
+    with caplog.at_level("INFO"):
+        added.appender.take(None)
+    assert "shop.public.later complete" in caplog.text and added.progress.status().loading == ()
     assert added.complete() and added.ids() == []
     status = added.progress.status()
     assert (status.epochs, status.transactions, status.changes) == (1, 0, 0), "the epoch of no transaction"

@@ -12,13 +12,16 @@ import pytest
 
 from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.columnar.schema_change import ChangeKind, SchemaChange
+from tailrace.cdc.context import Task
 from tailrace.cdc.policy.patterns import parse_pattern
 from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.snapshot.chunk_apply import BEGIN_PREFIX
+from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.status import CaptureProgress
 from tailrace.cdc.stream.append import AppendContext, Appender, _describe
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.own_messages import OwnMessages
-from tailrace.cdc.stream.queue import Handover, ThroughPosition
+from tailrace.cdc.stream.queue import ForgedMessages, Handover, ThroughPosition
 from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.cdc.wire import authentic
@@ -28,9 +31,9 @@ from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.metadata import quarantine
 from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.metadata.refused_messages import refused_messages
-from tailrace.eventstore.model.epoch import EpochBatch, QuarantinedTopic
+from tailrace.eventstore.model.epoch import EpochBatch, Load, LoadRange, QuarantinedTopic
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.settings import SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.cdc.columnar.test_ddl import change_message
 from tests.cdc.messages import EVENT_ROW, EVENTS, HUGE, INT4, INT8, SOURCE, Stream, Table, trigger_message
@@ -84,6 +87,7 @@ def rig_of(
     handover: Handover | None = None,
     policies: Policies = Policies(),  # noqa: B008
     retry: bool = False,
+    loads: Sequence[ChunkedLoad] = (),
 ) -> Rig:
     writer = store.take_over(SOURCE)
     done = [table.topic for table in complete]
@@ -105,8 +109,11 @@ def rig_of(
         decoder=decoder(away),
         progress=progress,
         topics=Topics.read(store, SOURCE),
-        own_messages=OwnMessages(lambda: (SECRET, "9000:9000:"), lambda content: False),
+        own_messages=OwnMessages(
+            lambda: (SECRET, "9000:9000:"), lambda content: any(load.waits_for(content) for load in loads)
+        ),
         filled_unseen=lambda relid, column: False,
+        loads=loads,
         redecoding=Redecoding(store, writer, retried, decoder, progress),
     )
     return Rig(
@@ -154,7 +161,10 @@ def test_the_thread_appends_what_was_handed_over_until_it_is_closed(store: Store
         handover.close()
 
     done, handover.task_done = handover.task_done, closing  # type: ignore[method-assign]
+    get, gets = handover.get, []
+    handover.get = lambda seconds: gets.append(seconds) or get(seconds)  # type: ignore[method-assign,func-returns-value]
     rig.appender.run()
+    assert len(gets) == 1, "it is done as soon as it is appended"
     assert handover.durable_position() == last + 0x30 and handover.idle
     handover.release()
     assert rig.ids(A) == [1]
@@ -172,6 +182,24 @@ def test_a_transaction_that_comes_in_parts_is_visible_whole_with_its_commit(stor
     assert len(rows(store, TopicId.events(SOURCE, "order"))) == 1
     assert rig.counts() == (1, 1, 4) and len(store.epochs()) == 2
     assert any(store.storage.list("log"))
+
+
+def test_rows_of_a_table_that_is_loaded_by_chunks_are_appended_from_its_mark_on(store: Store) -> None:
+    task = Task.of(store, SOURCE, SourceSettings(dsn="postgresql://127.0.0.1:1/nobody"))
+    load = ChunkedLoad(task, "p", {A.topic: A.topic_schema}, {})
+    rig = rig_of(store, complete=[B], loads=[load])
+    (loading,) = load._applier.loading
+    mark = load._applier.new_mark(loading, begins=Load(A.topic, 1, 0, 2, (LoadRange(0, None, None),)))
+    rig.stream.transaction(A.relation, insert(A, 1))
+    rig.give()
+    assert rig.ids(A) == [] and not mark._settled.is_set()
+    rig.stream.transaction(pg.Message(True, 0, BEGIN_PREFIX, mark.content), insert(A, 2))
+    rig.give()
+    assert rig.ids(A) == [2] and mark._settled.is_set() and mark.wait(), "it is in the log"
+    rig.stream.transaction(rig.signed(change_message("rewritten", A.relid)))
+    with pytest.raises(TopicsChanged, match=r"^shop.public.a must be read again"):
+        rig.give()
+    load.close()
 
 
 def test_of_a_topic_that_is_not_complete_or_in_quarantine_no_row_is_appended(store: Store) -> None:
@@ -198,6 +226,14 @@ def test_frames_in_quarantine_are_decoded_again_between_transactions(store: Stor
         rig.give()
     assert sorted(rig.ids(B)) == [2, 3] and rig.ids(A) == [1]
     assert quarantine.quarantined_topics(store.catalog) == []
+
+
+def test_changes_that_become_no_row_are_counted_by_reason(store: Store) -> None:
+    rig = rig_of(store)
+    other = replace(B, relid=502, name="other")
+    rig.stream.transaction(other.relation, insert(other, 1), insert(other, 2), B.relation, insert(B, 3))
+    rig.give()
+    assert rig.ids(B) == [3] and dict(rig.progress.status().ignored) == {"table public.other": 2}
 
 
 def test_of_a_topic_that_is_lost_nothing_is_kept(store: Store) -> None:
@@ -320,6 +356,8 @@ def test_a_message_that_nobody_signed_is_counted_and_changes_nothing(store: Stor
     assert rig.ids(A) == [1] and [schema.version for schema in store.schemas(A.topic)] == [1]
     assert sum(count for _, count in rig.progress.status().refused) == 1
     assert [each.number for each in refused_messages(store.catalog, SOURCE)] == [1]
+    rig.appender.take(ForgedMessages(3))
+    assert sorted(each.number for each in refused_messages(store.catalog, SOURCE)) == [1, 3]
 
 
 def test_a_command_that_the_trigger_could_not_describe_is_reported(store: Store) -> None:
