@@ -62,7 +62,10 @@ class Plugin:
         self._spark = {each.nodeid for each in items if "spark" in getattr(each, "fixturenames", ())}
         if self._places:
             chosen = [each for each in items if each.nodeid in self._places]
-            items[:] = sorted(chosen, key=lambda each: self._places[each.nodeid])
+            if len(chosen) < len(self._places):  # a mutated value is in the name of one: any may be it
+                chosen = items
+            last = len(self._places)
+            items[:] = sorted(chosen, key=lambda each: self._places.get(each.nodeid, last))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

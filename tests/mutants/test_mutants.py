@@ -49,25 +49,30 @@ def test_a_mutation_is_the_same_one_after_its_lines_moved() -> None:
 
 
 def test_the_mutant_that_no_test_notices_survives(tmp_path: Path) -> None:
-    source = b"def grown_up(age):\n    return age >= 8\n"
+    source = b"class Age:\n    FULL = 8\n\n\ndef grown_up(age):\n    return age >= 8\n"
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "rules.py").write_bytes(source)
     (tree / "pytest.ini").write_text("[pytest]\n")
     (tree / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--scale")\n')
     (tree / "test_rules.py").write_text(
-        "import gc\nfrom rules import grown_up\n\n\ndef test_ages():\n    assert grown_up(9) and not grown_up(7)\n"
+        "import gc\nimport pytest\nfrom rules import Age, grown_up\n\n\n"
+        "def test_ages():\n    assert grown_up(9) and not grown_up(7)\n"
         "    gc.disable()\n    gc.collect()\n    assert sum(map(grown_up, range(1000))) > 0\n"
         "    assert gc.collect() < 1000, 'what is measured has none of what records it'\n"
+        "\n\n@pytest.mark.parametrize('limit', [Age.FULL])\ndef test_limit(limit):\n    assert limit == 8\n"
     )
     made = [
-        each for each in mutations("rules.py", source) if each.becomes in ("return age > 8", "return None")
+        each
+        for each in mutations("rules.py", source)
+        if each.becomes in ("return age > 8", "return None", "FULL = 9")
     ]
     drawn = [Candidate("rules", each, ("test_rules.py",)) for each in made]
     outcomes = {
         each.candidate.mutation.becomes: each.outcome for each in run(tree, drawn, workers=1, imported=())
     }
-    assert outcomes == {"return age > 8": Outcome.SURVIVED, "return None": Outcome.KILLED}
+    killed = {"FULL = 9": Outcome.KILLED, "return None": Outcome.KILLED}  # a test is named after the one
+    assert outcomes == {"return age > 8": Outcome.SURVIVED} | killed
     assert (tree / "rules.py").read_bytes() == source
 
 

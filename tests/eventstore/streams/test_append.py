@@ -36,6 +36,7 @@ from tailrace.eventstore.streams import (
     load,
     model_of,
 )
+from tailrace.eventstore.streams.append import EVENTS_MAX, _ids
 from tailrace.eventstore.streams.connection import AnyConnection
 from tests.support import REPOSITORY
 
@@ -290,17 +291,22 @@ def test_undeclared_models_names_and_versions_say_what_to_do(dsn: str) -> None:
         ({"events": []}, "0 events"),
         ({"events": deposits(1), "expected": -3}, "never at version -3"),
         ({"events": deposits(1), "metadata": {"x": object()}}, "metadata is not JSON"),
+        ({"events": deposits(1), "metadata": {"x": float("nan")}}, "metadata is not JSON"),
+        ({"events": deposits(1) * (EVENTS_MAX + 1)}, "10001 events cannot be appended at once"),
         ({"events": deposits(1), "metadata": {"x": "\0"}}, "NUL"),
         ({"events": deposits(1, 2), "event_ids": [UUID(int=1)] * 2}, "1 different ids"),
     ],
 )
 def test_wrong_arguments_are_refused_before_the_server_sees_them(
-    arguments: dict[str, Any], message: str, dsn: str
+    arguments: dict[str, Any], message: str
 ) -> None:
-    with psycopg.connect(dsn) as connection:
-        with pytest.raises(UsageError, match=message):
-            append(connection, ACCOUNT, **arguments)
-        assert connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
+    no_connection: Any = None
+    with pytest.raises(UsageError, match=message):
+        append(no_connection, ACCOUNT, **arguments)
+
+
+def test_as_many_events_as_the_limit_are_appended_at_once() -> None:
+    assert len(set(_ids(deposits(1) * EVENTS_MAX, None))) == EVENTS_MAX
 
 
 @pytest.mark.parametrize(
