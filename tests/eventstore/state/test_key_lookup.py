@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.key_lookup import TooLarge, changed_keys, find_keys, state_of_keys
+from tailrace.eventstore.state.key_lookup import (
+    TooLarge,
+    _complete_keys,
+    _units_backwards,
+    changed_keys,
+    find_keys,
+    state_of_keys,
+)
+from tailrace.eventstore.state.row_layout import Marks, StateRows
 from tailrace.eventstore.storage import LocalStorage
 from tests.eventstore.bucket_state import readable_state
-from tests.eventstore.histories import History, Row
+from tests.eventstore.histories import TOPIC, History, Row
 from tests.eventstore.state.test_compaction import CELLS, KEYS, NOWHERE, STEPS, TEXTS, UNSENT, history_of
 
 STORAGE = LocalStorage(NOWHERE)
@@ -118,6 +126,47 @@ def test_what_lies_before_a_keys_last_whole_row_is_not_read(monkeypatch: pytest.
     assert rows_of(3) == [["new"], ["as it was"], 3]
     assert rows_of(2) == [["new"], [None], 2]
     assert rows_of(1) == [["old"], ["as it was"], len(wanted.refs)]
+
+
+def test_the_last_row_of_a_key_says_whether_all_of_it_is_known() -> None:
+    nought = np.zeros(5, np.int64)
+    rows = StateRows(
+        np.array([1, 2, 1, 3, 2]), np.frombuffer(b"cuucd", np.uint8), nought, nought, nought, nought, (),
+        unchanged=Marks(np.array([2, 4]), np.array([2, 2])), moved=nought.astype(bool),
+        raw=Marks(np.array([0]), np.array([2])),
+    )  # fmt: skip
+    assert _complete_keys(rows).tolist() == [2, 3], "of 1 a cell was not sent, 2 is deleted"
+    assert _complete_keys(replace(rows, raw=Marks(np.array([3]), np.array([2])))).tolist() == [2]
+
+
+def test_from_the_end_about_twice_as_many_rows_as_keys_are_read_and_then_ever_more() -> None:
+    refs = [SegmentRef(TOPIC, 1, epoch, epoch, 1000, 0, ()) for epoch in range(1, 11)]
+    large = [replace(ref, rows=50_000) for ref in refs]
+
+    def epochs(refs: list[SegmentRef], keys: int) -> list[list[int]]:
+        return [[ref.first_epoch for ref in unit] for unit in _units_backwards(refs, keys)]
+
+    assert epochs(refs, 1000) == [[9, 10], [1, 2, 3, 4, 5, 6, 7, 8]]
+    assert epochs(refs, 1) == [[9, 10], [4, 5, 6, 7, 8], [1, 2, 3]]
+    assert epochs(large, 1_000_000) == [[8, 9, 10], [5, 6, 7], [2, 3, 4], [1]], (
+        "as much as several threads take"
+    )
+
+
+def test_changed_keys_have_no_cells_where_one_is_no_value_of_its_type() -> None:
+    history = History()
+    history.put(1, {})
+    history.cut()
+    history._emit("c", 2, {"id": None, "body": None, "extra": None}, _raw=[(1, b"1e99")])
+    wanted = history.state_input(1, 1)
+    changed = changed_keys(STORAGE, wanted.refs, wanted.versions, wanted.target)
+    assert changed.cells is None and not changed.truncated
+    assert changed.hashes.tolist() == sorted(history.hash_of(key) for key in (1, 2))
+    none = changed_keys(STORAGE, [], wanted.versions, wanted.target)
+    assert none.cells is not None and none.cells["id"].to_pylist() == none.hashes.tolist() == []
+    history.truncate()
+    wanted = history.state_input(1, 1)
+    assert changed_keys(STORAGE, wanted.refs, wanted.versions, wanted.target).truncated
 
 
 @given(STEPS, st.sampled_from([1, 3]), st.sets(TEXTS.filter(lambda text: text is not None), min_size=1))
