@@ -23,6 +23,7 @@ from tailrace.eventstore.store import Store
 
 _ROWS = 10_000  # of one fetch
 _PADDED, _PADDED_LIST = 1042, 1014  # character(n), and an array of it
+_INSTANT = 1184  # timestamptz
 # Errors of the query's own: it cannot be understood (42), does what is not supported or allowed (0A, 25), or fails on
 # values (21, 22).
 _OF_THE_QUERY = ("0A", "21", "22", "25", "42")
@@ -85,8 +86,8 @@ class SourceAtLog:
     def texts(
         self, query: str, columns: Mapping[str, int], lists: Collection[str]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows, in some of the query's columns: what Postgres prints; of ``lists`` the JSON of arrays. Of padded
-        texts without the padding. Raises QueryFailed."""
+        """The rows, in some of the query's columns: what Postgres prints; of ``lists`` the JSON of arrays. Padded texts
+        come without the padding, moments in UTC. Raises QueryFailed."""
         cells = ", ".join(_cell(name, oid, as_list=name in lists) for name, oid in columns.items())
         with (
             self._running(),
@@ -122,15 +123,17 @@ def source_at_log(
     topics: Sequence[TopicId],
     what: str,
     patience: Patience,
+    time_zone: str = "UTC",
 ) -> Iterator[SourceAtLog]:
-    """The source at a position that the log has, with the tables of some topics, to ask ``what``. Raises what
-    ``snapshot_at_log`` raises."""
+    """The source at a position that the log has, with the tables of some topics, to ask ``what``, whose clocks are in
+    ``time_zone``. Raises what ``snapshot_at_log`` raises."""
     task = Task.of(store, name, settings)
     with snapshot_at_log(task, topics, patience, f"verify --against-source {name}") as snapshot:
         with translate_errors("setting up the session", task.address):
             # The user's query finds what it would find in a session of the user's.
             snapshot.connection.execute("SET LOCAL search_path TO DEFAULT")
             snapshot.connection.execute("SET LOCAL cursor_tuple_fraction = 1")
+            snapshot.connection.execute("SELECT pg_catalog.set_config('TimeZone', %s, true)", [time_zone])
         yield SourceAtLog(snapshot, task.address, Topics.read(store, name), what)
 
 
@@ -145,6 +148,8 @@ def _cell(name: str, oid: int, *, as_list: bool) -> str:
         return f"pg_catalog.to_json({cell}{'::text[]' if oid == _PADDED_LIST else ''})::text"
     if oid == _PADDED:
         return f"{cell}::text"
+    if oid == _INSTANT:
+        return f"({cell} AT TIME ZONE 'UTC')::text || '+00'"
     return f"CASE WHEN pg_catalog.num_nulls({cell}) = 0 THEN pg_catalog.format('%s', {cell}) END"
 
 

@@ -28,6 +28,7 @@ from tailrace.projections.compute.read_plan import Planned, describe_input, plan
 from tailrace.projections.compute.sampling import Hashes, ListedKeys
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Input, Projection, State
+from tailrace.projections.definition.sql.postgres.query import PostgresQuery
 from tailrace.projections.definition.sql.source_text import SourceText
 from tailrace.projections.definition.sql_query import SqlQuery
 from tailrace.projections.generations.difference import Mask
@@ -68,8 +69,8 @@ class Source(Protocol):
         """The rows: what Postgres prints; of ``lists`` the JSON of arrays."""
 
 
-OpenSource = Callable[[str, Sequence[TopicId]], AbstractContextManager[Source]]
-"""The source of a name, with the tables of some topics."""
+OpenSource = Callable[[str, Sequence[TopicId], str], AbstractContextManager[Source]]
+"""The source of a name, with the tables of some topics, in a session with a time zone."""
 
 
 class NotComparable(UsageError):
@@ -129,7 +130,8 @@ def compare_with_source(ctx: ProjectionContext, name: str, open_source: OpenSour
     with record_failures(ctx, name, "verify", require_live(ctx, name)), row_folder(ctx) as folder:
         generation = comparable(ctx, name)
         ctx.report(f"waiting for the log of {source}", 0, None, "")
-        with open_source(source, projection.topics) as opened:
+        zone = projection.function.time_zone if isinstance(projection.function, PostgresQuery) else "UTC"
+        with open_source(source, projection.topics, zone) as opened:
             lsn = opened.lsn
             step = StepInput(ctx, projection, generation, ctx.store.cut(f"{source}={format_lsn(lsn)}"))
             query = text.filled(_relations(step, opened), step.cut.commit_ts)

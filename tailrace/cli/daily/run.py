@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -78,9 +79,17 @@ def run(
                 stop,
                 lambda outcome: print_outcome(invocation, outcome),
                 collector.count,
-                note=invocation.output.note,
+                note=partial(_note, invocation),
             )
     return INTERRUPTED if interrupted.is_set() else 0
+
+
+def _note(invocation: Invocation, text: str) -> None:
+    """A line on standard error, with --json one in JSON."""
+    if invocation.output.json:
+        invocation.output.json_line({"activity": "run", "text": text})
+    else:
+        invocation.output.note(text)
 
 
 def _refresh_once(

@@ -73,6 +73,7 @@ def _open(
     projection: str,
     name: str,
     topics: Sequence[TopicId],
+    time_zone: str,
 ) -> AbstractContextManager[SourceAtLog]:
     from tailrace.cdc.repair.position import Patience
     from tailrace.cdc.repair.source_query import source_at_log
@@ -80,7 +81,7 @@ def _open(
     _, settings = invocation.source(name)
     patience = Patience(say=lambda text: projections.report(text, 0, None, ""))
     what = f"the query of projection {projection!r}"
-    return source_at_log(projections.store, name, settings, topics, what, patience)
+    return source_at_log(projections.store, name, settings, topics, what, patience, time_zone)
 
 
 def _print(invocation: Invocation, found: SourceComparison, sink: Comparison) -> None:

@@ -66,6 +66,7 @@ HEADER = """/* projection
 key = "id"
 sink = {{ kind = "postgres", sink = "mart", table = "{name}" }}
 inputs.{input} = {{ state = "shop.shop.{table}", affects = "*" }}
+{more}
 */
 """
 TOTALS = """
@@ -75,6 +76,12 @@ FROM orders AS o WHERE o.at < :now GROUP BY o.customer_id
 KINDS = """
 SELECT id, flag, small, big, single, double, exact, bare, words, padded, bytes, day, clock, moment, instant, period,
        ident, feel, address, doc, ints, texts, moments, pads, doubles FROM kinds
+"""
+
+IN_SPARK = 'dialect = "spark"'
+DAYS = """
+SELECT id, CAST(instant AS date) AS day, CAST(instant AS timestamp) AS clock, extract(hour FROM instant) AS hour
+FROM kinds
 """
 
 
@@ -87,10 +94,9 @@ class Shop:
         (folder / "tailrace.toml").write_text(text)
         (folder / "views").mkdir()
 
-    def view(self, name: str, query: str, table: str = "kinds", input: str = "kinds") -> None:
-        (self.folder / "views" / f"{name}.sql").write_text(
-            HEADER.format(name=name, table=table, input=input) + query
-        )
+    def view(self, name: str, query: str, table: str = "kinds", input: str = "kinds", more: str = "") -> None:
+        header = HEADER.format(name=name, table=table, input=input, more=more)
+        (self.folder / "views" / f"{name}.sql").write_text(header + query)
 
     def invocation(self, *, json: bool = True) -> tuple[Invocation, io.StringIO, io.StringIO]:
         out, err = io.StringIO(), io.StringIO()
@@ -135,11 +141,12 @@ def test_what_a_query_says_in_the_source_and_in_the_log_is_equal_and_what_was_ch
 ) -> None:
     shop.view("totals", TOTALS, '\\"Order\\"', "orders")
     shop.view("kinds", KINDS)
+    shop.view("days", DAYS, more='time_zone = "Europe/Berlin"')
     shop.refresh()
     code, found = shop.verify()
     assert code == 0, found
     assert (found["totals"]["rows"], found["kinds"]["rows"]) == (7, 3)
-    assert found["totals"]["equal"] and found["kinds"]["equal"]
+    assert [found[name]["equal"] for name in ("totals", "kinds", "days")] == [True] * 3
 
     execute(
         shop.dsn,
@@ -165,10 +172,10 @@ def test_what_a_query_says_in_the_source_and_in_the_log_is_equal_and_what_was_ch
 
 
 def test_a_query_that_means_something_else_in_the_source_is_found(shop: Shop) -> None:
-    shop.view("halves", "SELECT id, id / 2 AS half FROM kinds")
-    shop.view("spelled", "SELECT id, CAST(id AS string) AS word FROM kinds")
-    shop.view("second", "SELECT id, 1 AS one FROM kinds WHERE id / 2 = 1")
-    shop.view("first", "SELECT id, 1 AS one FROM kinds WHERE id / 2 = 0.5")
+    shop.view("halves", "SELECT id, id / 2 AS half FROM kinds", more=IN_SPARK)
+    shop.view("spelled", "SELECT id, CAST(id AS string) AS word FROM kinds", more=IN_SPARK)
+    shop.view("second", "SELECT id, 1 AS one FROM kinds WHERE id / 2 = 1", more=IN_SPARK)
+    shop.view("first", "SELECT id, 1 AS one FROM kinds WHERE id / 2 = 0.5", more=IN_SPARK)
     shop.refresh()
     with disclosure.show_values(True):
         code, found = shop.verify("second", "first", "halves", "spelled")
