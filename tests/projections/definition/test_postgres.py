@@ -46,6 +46,10 @@ TRANSLATED = {
     "a backslash after E is none": (r"name = E'a\tb'", "(t.name = 'a\tb')".replace("\t", " ")),
     "a date and a number": ("day + 1", "date_add(t.day, 1)"),
     "a month later": ("day + interval '1 month'", "(CAST(t.day AS TIMESTAMP_NTZ) + INTERVAL '1' MONTH)"),
+    "an interval of several units": (
+        "day - interval '1 day 02:30'",
+        "((CAST(t.day AS TIMESTAMP_NTZ) + INTERVAL '-1' DAY) + INTERVAL '-9000' SECOND)",
+    ),
     "a power": ("id ^ 2", "power(CAST(t.id AS DOUBLE), CAST(2 AS DOUBLE))"),
     "a minus before a power": ("-f ^ 2", "power((- t.f), CAST(2 AS DOUBLE))"),
 }
@@ -70,8 +74,8 @@ REFUSED = {
     "constants without a type": ("SELECT '1' + '2' AS v", "an untyped constant + an untyped constant", 7),
     "an unknown column": ("SELECT id,\n nam FROM t", "there is no column nam", 12),
     "words between arguments": (
-        "SELECT trim(LEADING 'x' FROM name) FROM t",
-        "the function ltrim() is not translated",
+        "SELECT substring(name FROM 'x.') FROM t",
+        "substring(text, an untyped constant) is not translated",
         7,
     ),
     "an unquoted name in capitals": ("SELECT Name FROM o", "there is no column Name", 7),

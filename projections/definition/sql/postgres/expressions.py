@@ -336,7 +336,9 @@ class Expressions:
             self.refuse(f"{name}() is no aggregate", "leave out DISTINCT, FILTER and OVER", node)
         if row.kind == "window" and window is None:
             self.refuse(f"{name}() without OVER", "say over which rows: OVER (ORDER BY …)", node)
-        return self._with_clauses(row, row.result(fitting), distinct=distinct, where=where, window=window)
+        return self._with_clauses(
+            row, row.result(fitting, self.zone), distinct=distinct, where=where, window=window
+        )
 
     def _with_clauses(
         self, row: Row, value: Value, *, distinct: bool, where: exp.Expr | None, window: exp.Window | None

@@ -55,3 +55,18 @@ class PostgresText(_Postgres):
                 made.meta.setdefault("start", token.start)
                 made.meta.setdefault("end", self._prev.end)
             return made
+
+        def _parse_interval_span(self, this: exp.Expr, parse_function_unit: bool = True) -> exp.Interval:
+            """With the text of a constant as it is written: sqlglot takes ``'1 day 02:30'`` for one day."""
+            text = this.name if isinstance(this, exp.Literal) and this.is_string else None
+            place = dict(this.meta)
+            made: exp.Interval = super()._parse_interval_span(this, parse_function_unit=parse_function_unit)
+            if (
+                text is not None
+                and made.this.name != text
+                and not isinstance(made.args["unit"], exp.IntervalSpan)
+            ):
+                made.set("this", exp.Literal.string(text))
+                made.set("unit", None)
+                made.this.meta.update(place)
+            return made

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.projections.definition.sql.postgres.casts import cast
+from tailrace.projections.definition.sql.postgres.functions.numbers import POWER
 from tailrace.projections.definition.sql.postgres.intervals import Interval
-from tailrace.projections.definition.sql.postgres.table import NotInTable
+from tailrace.projections.definition.sql.postgres.table import NotInTable, filled
 from tailrace.projections.definition.sql.postgres.types import (
     BOOL,
     DATE,
@@ -78,9 +79,12 @@ def _float(name: str, left: Value, right: Value) -> Value:
     one, other = implicit(left, kind), implicit(right, kind)
     assert one is not None and other is not None
     if name == "^":
-        return Value(f"power({one.sql}, {other.sql})", FLOAT8)
+        is_natural = right.constant is not None and right.constant.isdecimal()
+        return Value(filled("power({0}, {1})" if is_natural else POWER, [one.sql, other.sql]), FLOAT8)
     ddl = "FLOAT" if kind == FLOAT4 else ""
     text = f"({one.sql} {name} {other.sql})"
+    if name == "/" and right.constant is None:
+        text = f"if(isnan({one.sql}) AND {other.sql} = 0, {one.sql}, {text})"
     return Value(f"CAST({text} AS {ddl})" if ddl and name == "/" else text, kind)
 
 

@@ -11,7 +11,9 @@ A row says what a function of Postgres takes and gives, and how Spark computes t
   number of it.
 - ``gives`` is a type, ``"same"`` (that of the first argument), or a function of the arguments.
 - ``spark`` is a template with ``{0}``, ``{1}`` and ``{*}`` (all, with commas), or a function from the arguments to the
-  text. It raises ``NotInTable`` for arguments for which Spark has nothing of the same meaning.
+  text; ``InZone`` is one that needs the declared time zone. It raises ``NotInTable`` for arguments for which Spark has
+  nothing of the same meaning.
+- ``exact=False`` says that the last digits of a float may differ, as they do between two servers.
 
 Several rows of one name are overloads. A new row goes into a module of ``functions/``, and queries for Postgres to
 answer into ``tests/projections/meaning/``. Where the meaning differs in any case, there is no row.
@@ -33,6 +35,13 @@ _PLACE = re.compile(r"\{(\*|\d+)\}")
 
 
 @dataclass(frozen=True, slots=True)
+class InZone:
+    """Makes the text of a call from its arguments and the declared time zone."""
+
+    text: Callable[[Sequence[Value], str], str]
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """See the module. The text of an aggregate or window function is one call, ``f(…)``: DISTINCT, FILTER and OVER go
     into it and behind it; ``around`` is what stands around all that."""
@@ -40,9 +49,10 @@ class Row:
     name: str
     takes: tuple[str, ...]
     gives: PgType | Literal["same"] | Callable[[Sequence[Value]], PgType]
-    spark: str | Callable[[Sequence[Value]], str]
+    spark: str | InZone | Callable[[Sequence[Value]], str]
     kind: Kind = "scalar"
     around: str = "{0}"
+    exact: bool = True
 
     def arguments(self, given: Sequence[Value]) -> list[Value] | None:
         """The arguments as the types of the row; None where they do not fit."""
@@ -55,15 +65,22 @@ class Row:
         found = [_fit(value, wanted) for value, wanted in zip(given, takes, strict=True)]
         return [value for value in found if value is not None] if None not in found else None
 
-    def result(self, arguments: Sequence[Value]) -> Value:
+    def result(self, arguments: Sequence[Value], zone: str = "UTC") -> Value:
         """The call. Raises NotInTable where ``spark`` does."""
-        text = self.spark if isinstance(self.spark, str) else self.spark(arguments)
-        if isinstance(self.spark, str):
-            every = ", ".join(each.sql for each in arguments)
-            text = _PLACE.sub(lambda at: every if at[1] == "*" else arguments[int(at[1])].sql, text)
+        text = self._text(arguments, zone)
         if self.gives == "same":
             return Value(text, arguments[0].type)
         return Value(text, self.gives if isinstance(self.gives, PgType) else self.gives(arguments))
+
+    def _text(self, arguments: Sequence[Value], zone: str) -> str:
+        if isinstance(self.spark, str):
+            return filled(self.spark, [each.sql for each in arguments])
+        return self.spark.text(arguments, zone) if isinstance(self.spark, InZone) else self.spark(arguments)
+
+
+def filled(template: str, texts: Sequence[str]) -> str:
+    """A template with the texts in its places."""
+    return _PLACE.sub(lambda at: ", ".join(texts) if at[1] == "*" else texts[int(at[1])], template)
 
 
 def _fit(value: Value, wanted: str) -> Value | None:

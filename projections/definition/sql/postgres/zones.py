@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from tailrace.projections.definition.sql.postgres.values import quoted
+import zoneinfo
+
+from tailrace.projections.definition.sql.postgres.refusal import NotInTable
+from tailrace.projections.definition.sql.postgres.values import Value, quoted
 
 UTC = "UTC"
+
+
+def named_zone(value: Value) -> str:
+    """A zone that a query names. Raises NotInTable for one that is not known by that name everywhere."""
+    name = value.constant or ""
+    if name not in zoneinfo.available_timezones():
+        raise NotInTable(f"the time zone {name!r}", "write a name such as 'Europe/Berlin'")
+    return name
 
 
 def wall_clock(instant: str, zone: str) -> str:

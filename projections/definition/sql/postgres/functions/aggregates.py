@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.projections.definition.sql.postgres.table import NotInTable, Row
-from tailrace.projections.definition.sql.postgres.types import BOOL, FLOAT8, INT8, PgType, numeric
+from tailrace.projections.definition.sql.postgres.types import BOOL, FLOAT4, FLOAT8, INT8, PgType, numeric
 from tailrace.projections.definition.sql.postgres.values import Value
 
-_ORDERED = (
-    "int2",
-    "int4",
-    "int8",
-    "numeric",
-    "float4",
-    "float8",
-    "text",
-    "date",
-    "time",
-    "timestamp",
-    "timestamptz",
+_ORDERED = ("int2", "int4", "int8", "numeric", "float4", "float8", "text", "date", "time", "timestamp", "timestamptz",
+            "bytea")  # fmt: skip
+_OF_FLOATS = {
+    "stddev": "stddev_samp", "stddev_samp": "stddev_samp", "stddev_pop": "stddev_pop", "variance": "var_samp",
+    "var_samp": "var_samp", "var_pop": "var_pop",
+}  # fmt: skip
+_OF_PAIRS = (
+    "corr",
+    "covar_pop",
+    "covar_samp",
+    "regr_slope",
+    "regr_intercept",
+    "regr_r2",
+    "regr_avgx",
+    "regr_avgy",
 )
 
 
@@ -41,13 +44,21 @@ ROWS = (
     Row("sum", ("int4",), INT8, "sum({0})", "aggregate"),
     Row("sum", ("int8",), numeric(None, 0), "sum(CAST({0} AS DECIMAL(19,0)))", "aggregate"),
     Row("sum", ("numeric",), _sum, "sum({0})", "aggregate"),
-    Row("sum", ("float8",), FLOAT8, "sum({0})", "aggregate"),
+    Row("sum", ("float4",), FLOAT4, "sum({0})", "aggregate", "CAST({0} AS FLOAT)", exact=False),
+    Row("sum", ("float8",), FLOAT8, "sum({0})", "aggregate", exact=False),
     Row("avg", ("int2",), numeric(None, None), "avg(CAST({0} AS DECIMAL(21,16)))", "aggregate"),
     Row("avg", ("int4",), numeric(None, None), "avg(CAST({0} AS DECIMAL(26,16)))", "aggregate"),
     Row("avg", ("int8",), numeric(None, None), "avg(CAST({0} AS DECIMAL(28,9)))", "aggregate"),
     Row("avg", ("numeric",), numeric(None, None), "avg({0})", "aggregate"),
-    Row("avg", ("float8",), FLOAT8, "avg({0})", "aggregate"),
+    Row("avg", ("float8",), FLOAT8, "avg({0})", "aggregate", exact=False),
     Row("bool_and", ("bool",), BOOL, "bool_and({0})", "aggregate"),
     Row("bool_or", ("bool",), BOOL, "bool_or({0})", "aggregate"),
     Row("every", ("bool",), BOOL, "bool_and({0})", "aggregate"),
-)
+    *(Row(name, (kind,), "same", f"{name}({{0}})", "aggregate")
+      for name in ("bit_and", "bit_or", "bit_xor") for kind in ("int2", "int4", "int8")),
+    *(Row(name, ("float8",), FLOAT8, f"{spark}({{0}})", "aggregate", exact=False)
+      for name, spark in _OF_FLOATS.items()),
+    *(Row(name, ("float8", "float8"), FLOAT8, f"{name}({{0}}, {{1}})", "aggregate", exact=False)
+      for name in _OF_PAIRS),
+    Row("regr_count", ("float8", "float8"), INT8, "regr_count({0}, {1})", "aggregate"),
+)  # fmt: skip

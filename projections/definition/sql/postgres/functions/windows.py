@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.projections.definition.sql.postgres.table import Row
-from tailrace.projections.definition.sql.postgres.types import FLOAT8, INT8
+from tailrace.projections.definition.sql.postgres.types import FLOAT8, INT4, INT8
 
 ROWS = (
     Row("row_number", (), INT8, "row_number()", "window"),
@@ -15,6 +15,8 @@ ROWS = (
     Row("lag", ("any", "int4 constant"), "same", "lag({0}, {1})", "window"),
     Row("lead", ("any",), "same", "lead({0})", "window"),
     Row("lead", ("any", "int4 constant"), "same", "lead({0}, {1})", "window"),
+    Row("ntile", ("int4 constant",), INT4, "ntile({0})", "window"),
+    Row("nth_value", ("any", "int4 constant"), "same", "nth_value({0}, {1})", "window"),
     Row("first_value", ("any",), "same", "first_value({0})", "window"),
     Row("last_value", ("any",), "same", "last_value({0})", "window"),
 )

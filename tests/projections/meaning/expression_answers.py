@@ -1,0 +1,284 @@
+"""What Postgres and a projection make of random expressions over the rows of ``x``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from tailrace.eventstore.model.postgres_text import postgres_texts
+from tailrace.eventstore.state.input import StateInput
+from tailrace.eventstore.store import Store
+from tailrace.projections import Projection, State
+from tailrace.projections.analysis.analyse import analyse
+from tailrace.projections.compute.compute import define
+from tailrace.projections.compute.frames import local_frame, read_buckets, shown_columns
+from tailrace.projections.compute.read_plan import plan_input
+from tailrace.projections.definition.sql.load import load_sql
+from tailrace.projections.definition.sql.postgres.refusal import Refused
+from tailrace.projections.definition.sql.postgres.translate import parse, translate
+from tailrace.projections.definition.sql.postgres.types import type_of_spark
+from tailrace.projections.definition.sql_query import SqlQuery
+from tests.projections.meaning.expressions import INEXACT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Outcome = Literal["equal", "refused", "warned", "fails in both", "too large", "different"]
+"""``too large``: a decimal of more digits than Spark has, which is an error when it is computed; or a float that
+becomes infinite or zero, which is an error in Postgres."""
+_TOO_LARGE = "cannot be represented as Decimal(38"
+_OUT_OF_RANGE, _LIMITS = "22003", ("Infinity", "-Infinity", "0", "-0", "NaN")
+HEADER = """/* projection
+key = "id"
+sink = { kind = "parquet", sink = "lake" }
+trust = true
+collation = "C"
+inputs.x = { state = "shop.public.x", affects = "*" }
+*/
+"""
+_EVALUATED = """
+CREATE FUNCTION evaluated(expression text) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    -- by its output function, where a row may have a NULL inside
+    shown text := format('CASE WHEN (%1$s) IS NOT NULL OR (%1$s)::text IS NOT NULL THEN format(''%%s'', %1$s) END',
+                         expression);
+    found text[];
+    one text;
+    number bigint;
+BEGIN
+    BEGIN
+        EXECUTE format('SELECT array_agg(%s ORDER BY id) FROM x', shown) INTO found;
+        RETURN found;
+    EXCEPTION WHEN OTHERS THEN
+        found := '{}';
+    END;
+    FOR number IN SELECT id FROM x ORDER BY id LOOP
+        BEGIN
+            EXECUTE format('SELECT %s FROM x WHERE id = %s', shown, number) INTO one;
+        EXCEPTION WHEN OTHERS THEN
+            one := chr(1) || SQLSTATE;
+        END;
+        found := found || one;
+    END LOOP;
+    RETURN found;
+END $$
+"""
+_FAILS = "\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """``values`` are Postgres' texts by row; of those in ``failing`` it has none."""
+
+    expression: str
+    values: Sequence[str | None]
+    failing: Sequence[int]
+
+    @property
+    def guarded(self) -> str:
+        """The expression where Postgres has a value."""
+        if not self.failing:
+            return self.expression
+        rows = ", ".join(map(str, self.failing))
+        return f"CASE WHEN id NOT IN ({rows}) THEN {self.expression} END"
+
+
+def values_of_postgres(dsn: str, expressions: Sequence[str]) -> list[Expected]:
+    """Those that Postgres knows the types of."""
+    found = []
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(_EVALUATED.encode())
+        for expression in expressions:
+            try:
+                connection.execute(sql.SQL("SELECT {} FROM x LIMIT 0").format(sql.SQL(expression)))
+            except psycopg.errors.DataError:
+                pass  # a constant that fails fails in every row
+            except psycopg.Error:
+                continue
+            (row,) = connection.execute("SELECT evaluated(%s)", [expression]).fetchall()
+            failing = [at for at, text in enumerate(row[0]) if text is not None and text.startswith(_FAILS)]
+            found.append(Expected(expression, row[0], failing))
+        connection.execute("DROP FUNCTION evaluated")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Spark's words, and the place in the query that they are about."""
+
+    words: str
+    place: str
+
+
+@dataclass
+class Expressions:
+    """``x`` as the input of projections whose bodies select expressions over it."""
+
+    spark: SparkSession
+    store: Store
+    folder: Path
+    words: dict[str, str] = field(default_factory=dict)
+    """Of what is different or refused: what was found."""
+
+    def __post_init__(self) -> None:
+        defined = self._load([])
+        source = defined.inputs["x"]
+        assert isinstance(source, State)
+        planned = plan_input(self.store, source, self.store.cut())
+        assert isinstance(planned, StateInput)
+        shown = shown_columns(planned, source)
+        pieces = read_buckets(self.store.storage, planned, range(planned.buckets))
+        rows = pa.concat_tables([piece.select(shown) for piece in pieces])
+        self._frame: DataFrame = local_frame(self.spark, defined, "x", rows)
+        self._columns = tuple((each.name, type_of_spark(each.dataType)) for each in self._frame.schema.fields)
+
+    def _load(self, expressions: Sequence[str]) -> Projection:
+        file = self.folder / "expressions.sql"
+        columns = "".join(f",\n{each} AS v{at}" for at, each in enumerate(expressions))
+        file.write_text(f"{HEADER}SELECT id{columns}\nFROM x")
+        loaded = load_sql(file)
+        assert loaded.projection is not None and not loaded.findings, (expressions, loaded.findings)
+        return loaded.projection
+
+    def outcomes(self, expected: Sequence[Expected], *, probes: int = 0) -> dict[str, Outcome]:
+        """By expression. ``probes``: how many rows that fail in Postgres are tried here."""
+        found: dict[str, Outcome] = {}
+        accepted = []
+        for each in expected:
+            said = self._refusal(each.guarded)
+            if said:
+                found[each.expression], self.words[each.expression] = "refused", said
+            else:
+                accepted.append(each)
+        for one in self._analysed(accepted, found):
+            self._compare(one, found)
+        self._probe(
+            [each for each in accepted if found[each.expression] == "equal" and each.failing][:probes], found
+        )
+        return found
+
+    def _refusal(self, expression: str) -> str:
+        try:
+            translate(parse(f"SELECT id, {expression} AS v FROM x"), {"x": self._columns}, "UTC")  # noqa: S608
+        except Refused as error:
+            return f"{error.what} [{error.hint}]"
+        return ""
+
+    def _analysed(
+        self, several: Sequence[Expected], found: dict[str, Outcome]
+    ) -> Iterator[Sequence[Expected]]:
+        """Those of which ``check`` says nothing, in batches; the others are refused or warned."""
+        if not several:
+            return
+        defined = self._load([each.guarded for each in several])
+        findings = analyse(self.spark, self.store, defined).findings
+        if not findings:
+            yield several
+            return
+        for finding in sorted(findings, key=lambda each: each.level == "fail"):
+            for each in several if len(several) == 1 else _at(finding.place, several):
+                found[each.expression] = "refused" if finding.level == "fail" else "warned"
+                self.words[each.expression] = finding.what
+        others = [each for each in several if each.expression not in found]
+        for half in [others] if len(others) < len(several) else _halves(several):
+            yield from self._analysed(half, found)
+
+    def _compare(self, several: Sequence[Expected], found: dict[str, Outcome]) -> None:
+        values = self._values(several)
+        if isinstance(values, _Failed) and len(several) > 1:
+            failed = _at(values.place, several)
+            others = [each for each in several if each not in failed]
+            for part in (failed, others) if failed else _halves(several):
+                self._compare(part, found)
+            return
+        for at, each in enumerate(several):
+            words = values.words if isinstance(values, _Failed) else _difference(each, values[at])
+            found[each.expression] = (
+                "equal" if not words else "too large" if _TOO_LARGE in words else "different"
+            )
+            if words:
+                self.words[each.expression] = words
+
+    def _values(self, several: Sequence[Expected]) -> list[tuple[list[str | None], bool]] | _Failed:
+        """The texts by row of each expression, and whether they are decimals'."""
+        defined = self._load([each.guarded for each in several])
+        try:
+            table: pa.Table = define(defined, {"x": self._frame}, None).toArrow().sort_by("id")
+        except Exception as error:  # noqa: BLE001 of Spark
+            assert isinstance(defined.function, SqlQuery)
+            return _Failed("fails: " + str(error).splitlines()[0], defined.function.place_of(error))
+        return [_texts(table[f"v{at}"].combine_chunks()) for at in range(len(several))]
+
+    def _probe(self, several: Sequence[Expected], found: dict[str, Outcome]) -> None:
+        """One row each of those that fail in Postgres."""
+        for each in several:
+            row = each.failing[0]
+            only = Expected(f"CASE WHEN id = {row} THEN {each.expression} END", (), ())
+            values = self._values([only])
+            if isinstance(values, _Failed):
+                found[each.expression] = "fails in both"
+                continue
+            (texts, _) = values[0]
+            if each.values[row] == _FAILS + _OUT_OF_RANGE and texts[row] in _LIMITS:
+                found[each.expression] = "too large"
+                continue
+            found[each.expression] = "different"
+            self.words[each.expression] = (
+                f"row {row}: Postgres fails with {each.values[row]!r}, here {texts[row]!r}"
+            )
+
+
+def _at(place: str, several: Sequence[Expected]) -> list[Expected]:
+    """The expression on the line of ``file:line:column``; none where that is another line."""
+    line = int((*place.split(":"), "0")[1]) - HEADER.count("\n") - 2
+    return [several[line]] if 0 <= line < len(several) else []
+
+
+def _halves(several: Sequence[Expected]) -> tuple[Sequence[Expected], Sequence[Expected]]:
+    middle = len(several) // 2
+    return several[:middle], several[middle:]
+
+
+def _texts(column: pa.Array) -> tuple[list[str | None], bool]:
+    if pa.types.is_time(column.type):  # which Spark sends as nanoseconds
+        column = column.cast(pa.time64("us"))
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.string())
+    return postgres_texts(column).to_pylist(), pa.types.is_decimal(column.type)
+
+
+def _difference(expected: Expected, values: tuple[list[str | None], bool]) -> str:
+    """The first row that differs, in words; "" for none."""
+    texts, is_decimal = values
+    is_inexact = any(each in expected.expression for each in INEXACT)
+    for row, (one, other) in enumerate(zip(expected.values, texts, strict=True)):
+        if row in expected.failing or one == other:
+            continue
+        if is_decimal and one is not None and other is not None and Decimal(one) == Decimal(other):
+            continue
+        if is_inexact and one and other and _is_close(one, other):
+            continue
+        return f"row {row}: Postgres {one!r}, here {other!r}"
+    return ""
+
+
+def _is_close(one: str, other: str) -> bool:
+    try:
+        return math.isclose(float(one), float(other), rel_tol=1e-13)
+    except ValueError:
+        return False
+
+
+def smallest(expressions: Mapping[str, str]) -> str:
+    """The shortest of the different ones and what was found, for a message."""
+    shortest = sorted(expressions, key=len)[:20]
+    return "\n".join(f"{each}\n    {expressions[each]}" for each in shortest)

@@ -1,0 +1,250 @@
+"""Random expressions in Postgres' SQL, typed so that Postgres takes most of them.
+
+A *production* makes a value of one type out of values of others: ``"{0} + {1}"``. An expression is a tree of them, with
+columns and constants as its leaves. Its depth and its words are decided by the generator's seed alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tests.projections.meaning.expression_rows import COLUMNS
+
+_OF_COLUMN = {
+    "numeric(12,2)": "numeric",
+    "numeric(20,6)": "numeric",
+    "varchar(10)": "text",
+    "char(5)": "char",
+    "numeric": "bare",
+}
+"""What productions call the type of a column, where that is not its name."""
+NUMBERS = ("int2", "int4", "int8", "numeric", "float4", "float8")
+COMPARED = (*NUMBERS, "text", "char", "bool", "date", "time", "timestamp", "timestamptz", "bytea", "uuid")
+"""Types with an order that a projection has, too."""
+_EVERY = (*COMPARED, "int4[]", "text[]", "mood", "jsonb", "interval", "bare", "inet")
+CONSTANTS: dict[str, tuple[str, ...]] = {
+    "bool": ("true", "false", "NULL::boolean"),
+    "int2": ("3::smallint", "(-1)::smallint"),
+    "int4": ("0", "1", "2", "-3", "7", "100", "2147483647", "NULL::integer"),
+    "int8": ("3000000000", "1::bigint", "(-9)::bigint"),
+    "numeric": ("1.5", "0.05", "-2.50", "100.0", "1e3", "12::numeric(10,2)"),
+    "float4": ("1.5::real", "'NaN'::real"),
+    "float8": ("2.5::double precision", "1e10::float8", "'-Infinity'::float8", "0::float8"),
+    "text": ("''", "'a'", "'Hello World'", "'ä%_'", r"'\'", "E'a\\tb'", "'o''neil'", "'12'", "NULL::text"),
+    "date": ("date '2024-02-29'", "'2026-01-31'::date", "date '1900-03-01'"),
+    "time": ("time '12:30:00'", "'00:00'::time"),
+    "timestamp": ("timestamp '2024-02-29 12:30:00'", "'1999-12-31 23:59:59.75'::timestamp"),
+    "timestamptz": ("timestamptz '2026-03-29 01:30:00+00'",),
+    "interval": (
+        "interval '1 month'",
+        "interval '1 day 02:30:00'",
+        "interval '-90 minutes'",
+        "'1 year'::interval",
+    ),
+    "int4[]": ("ARRAY[1,2,3]", "'{4,NULL}'::integer[]"),
+    "text[]": ("ARRAY['a','b']",),
+    "uuid": ("'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid",),
+    "mood": ("'ok'::mood",),
+    "bytea": (r"'\x6162'::bytea",),
+    "jsonb": ("""'{"a": [1, 2]}'::jsonb""",),
+}
+INEXACT = ("exp(", "ln(", "log(", "log10(", "power(", "^", "cbrt(", "sin(", "cos(", "tan(", "asin(", "acos(", "atan(",
+           "atan2(", "cot(", "sinh(", "cosh(", "tanh(", "asinh(", "acosh(", "atanh(", "float8::numeric")  # fmt: skip
+"""Whose last digit depends on the machine's library: they are whole expressions only, compared with a tolerance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    type: str
+    text: str
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def is_inexact(self) -> bool:
+        return any(each in self.text for each in INEXACT)
+
+
+def _operators() -> Iterator[Production]:
+    for one in NUMBERS:
+        for other in NUMBERS:
+            both = max(one, other, key=NUMBERS.index)
+            kind = "float8" if both in ("float4", "float8") and one != other else both
+            for operator in "+-*/":
+                text = f"({{0}} {operator} {{1}})"  # quotients of numerics are rounded: check warns of the others
+                rounded = f"round({text}, 3)" if operator == "/" and both == "numeric" else text
+                yield Production(kind, rounded, (one, other))
+            if both not in ("float4", "float8"):
+                yield Production(kind, "({0} % {1})", (one, other))
+        yield Production(one, "(- {0})", (one,))
+    yield Production("float8", "({0} ^ {1})", ("float8", "int4"))
+    for kind in COMPARED:
+        for operator in ("=", "<>", "<", "<=", ">", ">="):
+            yield Production("bool", f"({{0}} {operator} {{1}})", (kind, kind))
+        yield Production("bool", "({0} IS DISTINCT FROM {1})", (kind, kind))
+        yield Production("bool", "({0} BETWEEN {1} AND {2})", (kind, kind, kind))
+        yield Production("bool", "({0} IN ({1}, {2}))", (kind, kind, kind))
+        yield Production("bool", "({0} NOT IN ({1}, {2}))", (kind, kind, kind))
+        if kind not in ("uuid", "bool", "char"):
+            yield Production(kind, "greatest({0}, {1})", (kind, kind))
+            yield Production(kind, "least({0}, {1}, {2})", (kind, kind, kind))
+    for kind in _EVERY:
+        yield Production("bool", "({0} IS NULL)", (kind,))
+        yield Production(kind, "coalesce({0}, {1})", (kind, kind))
+        yield Production(kind, "CASE WHEN {0} THEN {1} ELSE {2} END", ("bool", kind, kind))
+        if kind != "inet":  # whose cast to text has more than Postgres prints of it
+            yield Production("text", "({0})::text", (kind,))
+        yield Production("text", "concat({0}, {1})", (kind, "text"))
+    for kind in ("mood", "jsonb", "inet", "int4[]", "text[]", "interval", "bare"):
+        yield Production("bool", "({0} = {1})", (kind, kind))
+        yield Production("bool", "({0} < {1})", (kind, kind))
+    for kind in COMPARED:
+        yield Production(kind, "nullif({0}, {1})", (kind, kind))
+        yield Production(kind, "CASE {0} WHEN {1} THEN {2} END", ("int4", "int4", kind))
+
+
+_CASTS = {
+    "int2": ("int4", "int8", "numeric", "float4", "float8"),
+    "int4": ("int2", "int8", "numeric", "float4", "float8", "bool", "text"),
+    "int8": ("int2", "int4", "numeric", "float4", "float8", "text"),
+    "numeric": ("int2", "int4", "int8", "text"),
+    "float4": ("int2", "int4", "int8", "numeric", "float8", "text"),
+    "float8": ("int2", "int4", "int8", "numeric", "float4", "text"),
+    "bool": ("int4", "text"),
+    "date": ("timestamp", "timestamptz", "text"),
+    "timestamp": ("date", "timestamptz", "text"),
+    "timestamptz": ("date", "timestamp"),
+    "time": ("timestamp", "text"),
+    "bytea": ("text",),
+    "char": ("text",),
+}
+_ROWS = """
+bool: ({0} AND {1}) bool bool ; ({0} OR {1}) bool bool ; (NOT {0}) bool ; ({0} IS TRUE) bool ; ({0} IS NOT FALSE) bool
+bool: ({0} LIKE 'a%') text ; ({0} LIKE '%\\_%') text ; ({0} NOT LIKE 'a_%') text ; ({0} ILIKE 'A%') text
+bool: ({0} LIKE {1}) text text ; ({0} ~ '^[a-z]+') text ; ({0} ~* 'A') text ; ({0} !~ '[0-9]') text
+bool: ({0} ~ 'a|bc') text
+bool: starts_with({0}, {1}) text text ; regexp_like({0}, '^H') text ; ({0} = ANY({1})) int4 int4[]
+text: ({0} || {1}) text text ; ({0} || {1}) text int4 ; ({0} || {1}) text date ; ({0} || {1}) char text
+text: substr({0}, {1}) text int4 ; substr({0}, {1}, {2}) text int4 int4
+text: substring({0} from {1} for {2}) text int4 int4
+text: left({0}, {1}) text int4 ; right({0}, {1}) text int4 ; lpad({0}, {1} % 20) text int2
+text: rpad({0}, {1} % 20, {2}) text int2 text
+text: trim({0}) text ; trim(both 'xa ' from {0}) text ; ltrim({0}, {1}) text text ; rtrim({0}, {1}) text text
+text: btrim({0}, {1}) text text ; upper({0}) text ; lower({0}) text ; initcap({0}) text ; reverse({0}) text
+text: replace({0}, {1}, {2}) text text text ; translate({0}, {1}, {2}) text text text ; repeat({0}, {1} % 4) text int2
+text: split_part({0}, {1}, {2}) text text int4 ; concat_ws({0}, {1}, {2}) text text text ; md5({0}) text
+text: regexp_replace({0}, '[aeiou]', '<\\&>') text ; regexp_replace({0}, 'a', 'b', 'g') text ; to_hex({0}) int4
+text: regexp_replace({0}, '([a-z])([0-9])', '\\2\\1', 'gi') text ; regexp_substr({0}, '[a-z]+') text ; chr({0}) int2
+text: overlay({0} placing {1} from {2}) text text int4 ; to_char({0}, 'YYYY-MM-DD HH24:MI:SS') timestamp
+text: to_char({0}, 'DD.MM.YYYY') date ; array_to_string({0}, ',') text[] ; concat({0}, {1}, {2}) bool float8 timestamp
+text: encode({0}, 'hex') bytea ; quote_literal({0}) text ; ({0} ->> 'a') jsonb ; to_char({0}, 'FM999.00') numeric
+text: concat_ws(', ', {0}, {1}) int4 numeric ; ({0} || {1}) text bool ; ({0} || {1}) text float8 ; ({0})[1] text[]
+int4: length({0}) text ; char_length({0}) char ; octet_length({0}) text ; position({0} in {1}) text text
+int4: ascii({0}) text
+int4: strpos({0}, {1}) text text ; ({0} - {1}) date date ; array_length({0}, 1) int4[] ; cardinality({0}) text[]
+int4: ({0})[1] int4[] ; ({0})[{1}] int4[] int4 ; regexp_count({0}, 'a') text ; length({0}) bytea
+int4: array_position({0}, {1}) int4[] int4
+int4: abs({0}) int4 ; mod({0}, {1}) int4 int4 ; div({0}, {1})::int numeric numeric ; num_nulls({0}, {1}) text int4
+int8: abs({0}) int8 ; mod({0}, {1}) int8 int8 ; ({0} & {1}) int8 int8 ; ({0} | {1}) int8 int8
+int4: ({0} & {1}) int4 int4 ; ({0} # {1}) int4 int4 ; (~ {0}) int4 ; ({0} << 2) int4 ; ({0} >> 1) int4
+numeric: round({0}, 1) numeric ; round({0}) numeric ; trunc({0}, 1) numeric ; trunc({0}) numeric ; ceil({0}) numeric
+numeric: floor({0}) numeric ; abs({0}) numeric ; sign({0}) numeric ; mod({0}, {1}) numeric numeric
+numeric: ({0})::numeric(12,2) int4
+numeric: ({0})::numeric(10,1) numeric ; ({0})::numeric int4 ; ({0})::numeric(14,2) float8 ; ({0})::numeric(10,2) text
+numeric: extract(year from {0}) date ; extract(month from {0}) timestamp ; extract(dow from {0}) date
+numeric: extract(epoch from {0}) timestamp ; extract(second from {0}) timestamp ; extract(week from {0}) timestamptz
+numeric: extract(isoyear from {0}) date ; extract(quarter from {0}) timestamptz ; extract(doy from {0}) timestamp
+numeric: extract(hour from {0}) time ; extract(century from {0}) date ; extract(day from {0}) date
+numeric: round({0}, -2) numeric
+float8: round({0}) float8 ; ceil({0}) float8 ; floor({0}) float8 ; trunc({0}) float8 ; sqrt({0}) float8
+float8: abs({0}) float8
+float8: sign({0}) float8 ; degrees({0}) float8 ; radians({0}) float8 ; date_part('year', {0}) date ; pi()
+float8: exp({0}) float8 ; ln({0}) float8 ; log({0}) float8 ; power({0}, {1}) float8 float8 ; cbrt({0}) float8
+float8: sin({0}) float8
+float8: cos({0}) float8 ; atan2({0}, {1}) float8 float8 ; tanh({0}) float8 ; date_part('epoch', {0}) timestamp
+float4: abs({0}) float4
+date: ({0} + {1}) date int2 ; ({0} - {1}) date int2 ; make_date(2000 + {0} % 900, 2, 3) int2
+date: to_date({0}, 'YYYY-MM-DD') text
+timestamp: ({0} + {1}) date interval ; ({0} + {1}) timestamp interval ; ({0} - {1}) timestamp interval
+timestamp: ({0} + {1}) date time
+timestamp: date_trunc('month', {0}) timestamp ; date_trunc('week', {0}) timestamp ; date_trunc('day', {0}) timestamp
+timestamp: ({0} AT TIME ZONE 'Europe/Berlin') timestamptz ; date_trunc('quarter', {0}) timestamp
+timestamptz: date_trunc('hour', {0}) timestamptz ; date_trunc('year', {0}) date ; ({0} AT TIME ZONE 'UTC') timestamp
+timestamptz: ({0} + {1}) timestamptz interval ; to_timestamp({0}) int4
+timestamptz: date_trunc('day', {0}, 'Europe/Berlin') timestamptz
+interval: ({0} - {1}) timestamp timestamp ; ({0} * 2) interval ; age({0}, {1}) timestamp timestamp
+time: ({0} + {1}) time interval
+int4[]: ({0} || {1}) int4[] int4[] ; array_append({0}, {1}) int4[] int4 ; array_remove({0}, {1}) int4[] int4
+int4[]: ({0})[1:2] int4[]
+text[]: string_to_array({0}, ',') text ; regexp_split_to_array({0}, '[ ,]') text ; array_prepend({0}, {1}) text text[]
+text[]: ARRAY[{0}, {1}] text text
+jsonb: ({0} -> 'a') jsonb ; ({0} #> '{{b,c}}') jsonb ; to_jsonb({0}) int4
+bytea: ({0} || {1}) bytea bytea ; sha256({0}) bytea ; decode({0}, 'hex') text ; substr({0}, {1}) bytea int4
+"""
+"""``type: text arguments ; …``"""
+
+
+def _rows(text: str) -> Iterator[Production]:
+    for line in filter(None, text.splitlines()):
+        kind, _, productions = line.partition(": ")
+        for each in productions.split(" ; "):
+            words = each.split(" ")
+            count = len({word for word in ("{0}", "{1}", "{2}") if word in each})
+            yield Production(kind, " ".join(words[: len(words) - count]), tuple(words[len(words) - count :]))
+
+
+def productions() -> Iterator[Production]:
+    yield from _operators()
+    for kind, sources in _CASTS.items():
+        for source in sources:
+            yield Production(kind, f"({{0}})::{_WRITTEN.get(kind, kind)}", (source,))
+    yield from _rows(_ROWS)
+
+
+_WRITTEN = {
+    "int2": "smallint",
+    "int4": "integer",
+    "float4": "real",
+    "float8": "double precision",
+    "char": "char(5)",
+}
+
+
+@dataclass(slots=True)
+class Generator:
+    """Expressions of every type, up to ``depth`` productions deep. ``more`` are productions beside the usual ones."""
+
+    seed: int
+    more: Iterable[Production] = ()
+    depth: int = 4
+    _by_type: dict[str, list[Production]] = field(default_factory=lambda: defaultdict(list))
+    _leaves: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    _rng: random.Random = field(default_factory=random.Random)
+
+    def __post_init__(self) -> None:
+        self._rng.seed(self.seed)
+        for each in (*productions(), *self.more):
+            self._by_type[each.type].append(each)
+        for kind, names in COLUMNS.items():
+            self._leaves[_OF_COLUMN.get(kind, kind)] += names
+
+    def expression(self) -> str:
+        """One of a type that is drawn first, so that the many productions of one type hide no other. A projection shows
+        ``char(n)`` without its padding, as its cast to text."""
+        kind = self._rng.choice(list(self._by_type))
+        found = self._of(self._rng.choice(self._by_type[kind]), self._rng.randint(1, self.depth))
+        return f"({found})::text" if kind == "char" else found
+
+    def _of(self, production: Production, depth: int) -> str:
+        return production.text.format(*(self._value(kind, depth - 1) for kind in production.arguments))
+
+    def _value(self, kind: str, depth: int) -> str:
+        inner = [each for each in self._by_type[kind] if not each.is_inexact]
+        if depth > 0 and inner and self._rng.random() < 0.8:
+            return self._of(self._rng.choice(inner), depth)
+        constants = CONSTANTS.get(kind, ())
+        if constants and (kind not in self._leaves or self._rng.random() < 0.3):
+            return self._rng.choice(constants)
+        return self._rng.choice(self._leaves[kind])

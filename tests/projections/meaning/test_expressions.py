@@ -1,0 +1,64 @@
+"""A random expression means in a projection what it means in Postgres, or is refused before a row is read."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tailrace.embedded import PostgresServer
+from tests.fixtures.databases import drop_database
+from tests.fixtures.scale import Scale
+from tests.projections.meaning.expression_answers import Expressions, smallest, values_of_postgres
+from tests.projections.meaning.expression_rows import fill_rows
+from tests.projections.meaning.expressions import Generator
+from tests.support.capturing import Site, init_and_capture
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH = 200
+
+
+@pytest.fixture(scope="module")
+def seed(scale: Scale) -> int:
+    return scale.pick(smoke=20, full=random.randrange(10**9))
+
+
+@pytest.fixture(scope="module")
+def captured(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Site]:
+    """In a database whose letters are Unicode's, as most are; that of other tests has the locale C."""
+    name = "test_expressions"
+    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} TEMPLATE template0 ENCODING UTF8 LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"
+        )
+    site = Site.at(tmp_path_factory.mktemp("expressions"), postgres.dsn(name))
+    fill_rows(site.dsn, seed)
+    with init_and_capture(site):
+        yield site
+    drop_database(postgres, name)
+
+
+def test_a_random_expression_means_what_it_means_in_postgres_or_is_refused(
+    captured: Site, spark: SparkSession, tmp_path: Path, scale: Scale, seed: int
+) -> None:
+    rounds = scale.pick(smoke=1000, full=100_000) // BATCH
+    counted: Counter[str] = Counter()
+    different: dict[str, str] = {}
+    with captured.open() as store:
+        here = Expressions(spark, store, tmp_path)
+        for at in range(rounds):
+            generator = Generator(seed * rounds + at)
+            chosen = list(dict.fromkeys(generator.expression() for _ in range(BATCH)))
+            outcomes = here.outcomes(values_of_postgres(captured.dsn, chosen), probes=1)
+            counted.update(outcomes.values())
+            different |= {each: here.words[each] for each, what in outcomes.items() if what == "different"}
+    print(f"seed {seed}: {dict(counted)}")
+    assert not different, f"seed {seed}, {len(different)} differ:\n{smallest(different)}"
+    assert counted["equal"] > counted["refused"], "most of what is tried can be computed"
