@@ -40,6 +40,7 @@ from tailrace.projections.analysis.plan_tree import (
 )
 from tailrace.projections.analysis.postgres_types import TextType, text_type
 from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watch_calls
+from tailrace.projections.analysis.rewritten import rewritten_json
 from tailrace.projections.analysis.spread import InputFacts, Proof
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.read_plan import Planned, describe_input
@@ -214,6 +215,8 @@ def _analyse(
         plan, varies = read(text), plan_constants(result, text) != plan_constants(again, plan_json(again))
         proof = prove(plan, lineage_of(projection), declared.inputs)
         found, types = faults(plan, proof, declared, nondeterministic_classes(result))
+        if proof.obstacles:
+            proof = _proof_rewritten(projection, result, declared) or proof
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
@@ -228,6 +231,16 @@ def _analyse(
         proof.never_null,
         types,
     )
+
+
+def _proof_rewritten(projection: Projection, result: DataFrame, declared: Declaration) -> Proof | None:
+    """The proof on the plan as Spark rewrites it; None where it does not."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return prove(read(rewritten_json(result)), lineage_of(projection), declared.inputs)
+    except (LookupError, Py4JError, RecursionError, TypeError, ValueError):
+        return None
 
 
 def _unproved_analysis(

@@ -16,6 +16,9 @@ from tailrace.projections.analysis.spread import ComputedColumn, Shape
 from tailrace.projections.analysis.unstable_functions import UNSTABLE
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.model import Projection, ProjectionFailed
+from tailrace.projections.definition.sql.computed_value import in_spark
+from tailrace.projections.definition.sql.postgres.query import columns_of
+from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.spark.errors import translate_errors
 
 if TYPE_CHECKING:
@@ -36,10 +39,16 @@ def describe_computed(
     for each in wanted:
         if not set(each.columns) <= set(frame.columns):  # the function is not given one of them
             continue
+        try:
+            text = in_spark(each, name, columns_of(frame))
+        except Refused:  # as the query will be, at its place
+            continue
         with translate_errors(projection, f"reading what affects of {name} says ({each.expression})"):
-            made = frame.select(F.expr(each.expression).alias("value"))
+            made = frame.select(F.expr(text).alias("value"))
             (field,) = made.schema.fields
             plan = read(plan_json(made))
+        if plan.kind != "Project":  # an aggregate
+            continue
         (expression,) = plan.expressions("projectList")
         if nondeterministic_classes(made) or any(node.kind in UNSTABLE for node in expression.walk()):
             raise ProjectionFailed(
@@ -52,6 +61,15 @@ def describe_computed(
         shape = shape_of(expression, lambda attribute: attribute.name)
         found[each] = ComputedColumn(shape, frozenset(_names(expression)), not field.nullable)
     return found
+
+
+def spark_text(computed: Computed, name: str, frame: DataFrame) -> str:
+    """An expression over an input's columns in Spark's SQL. Raises ProjectionFailed where it has no translation."""
+    try:
+        return in_spark(computed, name, columns_of(frame))
+    except Refused as error:
+        what = f"{computed.expression} of input {name!r}: {error.what}"
+        raise ProjectionFailed(what, hint=error.hint) from error
 
 
 def _is_collated(field: Any) -> bool:

@@ -147,7 +147,9 @@ class _Walk:
         unseen = [column_words(column) for column in own if column not in places]
         if unseen:
             what = f"affects of {name} names {', '.join(unseen)}, which the function is not given"
-            self.proof.obstacles.append(Obstacle(node, what, "add it to columns="))
+            self.proof.obstacles.append(
+                Obstacle(node, what, "add it to columns=; what it is computed of is no float")
+            )
             return UnknownRows()
         given = dict(zip(domain.columns, own, strict=True))
         never = {name_of_key for name_of_key, column in given.items() if self._never_null(facts, column)}
@@ -475,8 +477,8 @@ class _Walk:
                     found.rows, UnknownRows
                 ):
                     self._refuse(node, found, "a subquery looks at rows of all keys",
-                                 "write it as a join on the key: EXISTS and IN as a semi join (LEFT SEMI JOIN), NOT"
-                                 " EXISTS as an anti join (LEFT ANTI JOIN)")  # fmt: skip
+                                 "write it as a join on the key; or compute its value in a projection of its own, and"
+                                 " read its result: then everything is computed only when it moves")  # fmt: skip
 
     def _refuse(self, node: Node, below: PlanRelation, what: str, hint: str) -> None:
         if not isinstance(below.rows, UnknownRows):

@@ -175,7 +175,11 @@ def _short(name: str) -> str:
 
 def plan_json(result: DataFrame) -> str:
     """The plan in one call, for ``read``. Spark leaves out what ``unpivot`` makes; that is asked of its operator."""
-    plan = _analysed_plan(result)
+    return json_of(analysed_plan(result))
+
+
+def json_of(plan: Any) -> str:
+    """``plan_json`` of a plan in the JVM."""
     text = str(plan.toJSON())
     if _HIDDEN not in text:
         return text
@@ -207,13 +211,14 @@ def nondeterministic_classes(result: DataFrame) -> frozenset[str]:
     return frozenset(made for each in expressions for made in _own_classes(each))
 
 
-def _analysed_plan(result: DataFrame) -> Any:
+def analysed_plan(result: DataFrame) -> Any:
+    """The plan in the JVM."""
     frame: Any = result
     return frame._jdf.queryExecution().analyzed()
 
 
 def _parts(result: DataFrame) -> list[Any]:
-    plan = _analysed_plan(result)
+    plan = analysed_plan(result)
     return [plan, *_to_list(plan.subqueriesAll())]
 
 

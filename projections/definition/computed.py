@@ -1,12 +1,11 @@
-"""A column of a key that is computed of an input's columns: the text of an expression in Spark's SQL, and what can be
-said of it without Spark."""
+"""A column of a key that is computed of an input's columns: the text of an expression, and what can be said of it
+without Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-
-_DIALECT = "spark"
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +16,16 @@ class Computed:
     """
 
     expression: str
-    """An expression in Spark's SQL over columns of this input. A constant is the key of one total."""
+    """An expression over columns of this input. A constant is the key of one total."""
+    dialect: Literal["spark", "postgres"] = "spark"
+    """Whose SQL it is."""
+    time_zone: str = "UTC"
+    """The zone of its clocks, where it is Postgres'."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it reads, each once. Raises ValueError when it is no expression over columns."""
-        return _columns_in(self.expression)
+        return _columns_in(self.expression, self.dialect)
 
     @property
     def is_constant(self) -> bool:
@@ -30,16 +33,16 @@ class Computed:
 
 
 @lru_cache(1024)
-def _columns_in(text: str) -> tuple[str, ...]:
+def _columns_in(text: str, dialect: str) -> tuple[str, ...]:
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
     try:
-        parsed = sqlglot.parse_one(text, read=_DIALECT)
-    except SqlglotError as error:
+        (parsed,) = sqlglot.parse_one(f"SELECT {text}", read=dialect).expressions
+    except (SqlglotError, ValueError) as error:
         raise ValueError("it cannot be read as an expression") from error
-    if isinstance(parsed, exp.Column | exp.Identifier):
+    if isinstance(parsed, exp.Column | exp.Alias):
         raise ValueError("it is a column as it is: name the column itself")
     for kind, words in (
         (exp.Query, "it reads a query"),
@@ -53,4 +56,6 @@ def _columns_in(text: str) -> tuple[str, ...]:
     columns = list(parsed.find_all(exp.Column))
     if any(column.table for column in columns):
         raise ValueError("its columns have a table before them: they are those of its own input")
-    return tuple(dict.fromkeys(column.name for column in columns))
+    fold = dialect == "postgres"
+    names = (each.name.lower() if fold and not each.this.quoted else each.name for each in columns)
+    return tuple(dict.fromkeys(names))

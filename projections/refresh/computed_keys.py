@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tailrace.projections.analysis.computed_columns import spark_text
 from tailrace.projections.compute.frames import local_frame, with_columns
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.model import KeyColumn, Projection
@@ -30,13 +31,15 @@ def computed_keys(
 
     with translate_errors(projection, f"computing its key of {name}"):
         frame = local_frame(spark, with_columns(projection, name, rows.column_names), name, rows)
-        found = frame.select(*(_part(each).alias(str(at)) for at, each in enumerate(columns)))
+        found = frame.select(*(_part(each, name, frame).alias(str(at)) for at, each in enumerate(columns)))
         if not rows.num_rows:
             return KeySet.of(to_arrow_schema(found.schema, timezone="UTC").empty_table().columns)
         return KeySet.of(found.distinct().toArrow().columns)
 
 
-def rows_with_computed_keys(frame: DataFrame, columns: Sequence[KeyColumn], wanted: KeySet) -> DataFrame:
+def rows_with_computed_keys(
+    name: str, frame: DataFrame, columns: Sequence[KeyColumn], wanted: KeySet
+) -> DataFrame:
     """The rows of an input that have one of the ``wanted`` keys. All rows have the key that is a constant."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -46,16 +49,16 @@ def rows_with_computed_keys(frame: DataFrame, columns: Sequence[KeyColumn], want
     table = wanted.table.rename_columns(names)
     texts = [pa.string() if pa.types.is_large_string(field.type) else field.type for field in table.schema]
     keys = frame.sparkSession.createDataFrame(
-        table.cast(pa.schema([pa.field(name, kind) for name, kind in zip(names, texts, strict=True)]))
+        table.cast(pa.schema([pa.field(column, kind) for column, kind in zip(names, texts, strict=True)]))
     )
     condition = None
-    for name, each in zip(names, columns, strict=True):
-        same = _part(each) == keys[name]
+    for column, each in zip(names, columns, strict=True):
+        same = _part(each, name, frame) == keys[column]
         condition = same if condition is None else condition & same
     return frame.join(F.broadcast(keys), condition, "left_semi")
 
 
-def _part(held: KeyColumn) -> Column:
+def _part(held: KeyColumn, name: str, frame: DataFrame) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.expr(held.expression) if isinstance(held, Computed) else F.col(f"`{held}`")
+    return F.expr(spark_text(held, name, frame)) if isinstance(held, Computed) else F.col(f"`{held}`")

@@ -130,7 +130,7 @@ class Inputs:
             also = (*self.visible_columns(name), *self._lineage.columns_of(name))
             match path:
                 case Direct(columns=columns) as direct if direct.computed:
-                    found[name] = rows_with_computed_keys(self._frame(name), columns, affected)
+                    found[name] = rows_with_computed_keys(name, self._frame(name), columns, affected)
                 case Direct() as direct:
                     tables[name] = self.rows_with_keys(name, direct.needed, affected, also)
                 case Link(input=other, own=own, theirs=theirs):

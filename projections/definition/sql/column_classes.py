@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.model import Changes, Input, KeyColumn, State
-from tailrace.projections.definition.sql.computed_value import computed_text, is_plain_cast
+from tailrace.projections.definition.sql.computed_value import coalesced, computed_of, is_plain_cast
 
 _READINGS_MAX = 200
 """A common table expression that is read twice is two readings of what it reads: without a limit, two to the power of
@@ -79,13 +78,14 @@ _Same = Callable[[frozenset[Place], frozenset[Place]], frozenset[Place]]
 class ClassWalk:
     """Reads a query from its tables up. ``names`` are the inputs by their lower-case names. ``edges`` are places that
     the query sets equal: places that are connected are one class. ``groups`` is what the query groups or partitions
-    by."""
+    by. ``zone`` is that of a query in Postgres' SQL; None for one in Spark's."""
 
     names: Mapping[str, str]
     inputs: Mapping[str, Input]
     readings: list[str] = field(default_factory=list)
     edges: list[tuple[Place, Place]] = field(default_factory=list)
     groups: list[list[frozenset[Place]]] = field(default_factory=list)
+    zone: str | None = None
     spelled: dict[Place, KeyColumn] = field(default_factory=dict)
     _above: dict[Place, Place] = field(default_factory=dict)
 
@@ -119,19 +119,19 @@ class ClassWalk:
         if above != below:
             self._above[below] = above
 
-    def query(self, query: exp.Expr, tables: _Tables) -> QueryOutput:
+    def query(self, query: exp.Expr, tables: _Tables, outer: _Scope | None = None) -> QueryOutput:
         """A SELECT, a set operation or one of these in parentheses. ``tables`` are the common table expressions in
-        scope, each with its own scope."""
+        scope, each with its own scope; ``outer`` is what columns mean around a query inside a condition or value."""
         known = dict(tables)
         with_ = query.args.get("with_")
         for each in with_.expressions if isinstance(with_, exp.With) else ():
             known[each.alias.lower()] = (each, dict(known))
         if isinstance(query, exp.Subquery):
-            return self.query(query.this, known)
+            return self.query(query.this, known, outer)
         if isinstance(query, exp.SetOperation):
-            return self._unite(self.query(query.left, known), self.query(query.right, known))
+            return self._unite(self.query(query.left, known, outer), self.query(query.right, known, outer))
         if isinstance(query, exp.Select):
-            return self._select(query, known)
+            return self._select(query, known, outer)
         raise NotDerived(f"it has a {query.key}, which is not followed")
 
     def _unite(self, left: QueryOutput, right: QueryOutput) -> QueryOutput:
@@ -151,7 +151,7 @@ class ClassWalk:
                 self._join(one, other)
         return ours | theirs
 
-    def _select(self, select: exp.Select, tables: _Tables) -> QueryOutput:
+    def _select(self, select: exp.Select, tables: _Tables, outer: _Scope | None) -> QueryOutput:
         sources: dict[str, QueryOutput] = {}
         merged: dict[str, frozenset[Place]] = {}
         start = select.args.get("from_")
@@ -165,12 +165,12 @@ class ClassWalk:
                 self._merge(sources, merged, name, column.name.lower())
         for each in laterals:
             self._add(sources, each, tables)
-        scope = _Scope(sources, merged, self)
+        scope = _Scope(sources, merged, self, outer)
         conditions = [join.args.get("on") for join in joins]
         where = select.args.get("where")
         for condition in [*conditions, where.this if where else None]:
             self._conditions(condition, scope)
-        self._look_into_subqueries(select, tables)
+        self._look_into_subqueries(select, tables, scope)
         output = self._project(select, scope)
         self._note_groups(select, scope, output)
         return output
@@ -238,11 +238,9 @@ class ClassWalk:
                 return self._value(expression.this, scope)
             case exp.Column():
                 return scope.places(expression)
-            case exp.Coalesce():
-                parts = [self._value(each, scope) for each in (expression.this, *expression.expressions)]
-                classes = {self.root(place) for part in parts for place in part}
-                return frozenset().union(*parts) if all(parts) and len(classes) == 1 else frozenset()
-        return frozenset()
+        parts = [self._value(each, scope) for each in coalesced(expression)]
+        classes = {self.root(place) for part in parts for place in part}
+        return frozenset().union(*parts) if all(parts) and len(classes) == 1 else frozenset()
 
     def _made(self, expression: exp.Expr, scope: _Scope) -> frozenset[Place]:
         """The places whose value an expression passes on, or of whose columns alone it is computed."""
@@ -256,25 +254,31 @@ class ClassWalk:
         made = set()
         for number in numbers - {ANYWHERE}:
             held = [self.spelled.get((number, each[number]), each[number]) for each in placed]
-            text = computed_text(bare, held)
-            if text is not None:
-                made.add((number, Computed(text)))
+            computed = computed_of(bare, held, self.zone)
+            if computed is not None:
+                made.add((number, computed))
         return frozenset(made)
 
     def _made_or_constant(self, expression: exp.Expr, scope: _Scope) -> frozenset[Place]:
         """``_made``, or a constant, which is the key of one total."""
         bare = expression.unalias().unnest()
         if isinstance(bare, exp.Literal):
-            return frozenset({(ANYWHERE, Computed(bare.sql(dialect="spark")))})
+            constant = computed_of(bare, [], self.zone)
+            return frozenset({(ANYWHERE, constant)}) if constant is not None else frozenset()
         return self._made(expression, scope)
 
-    def _look_into_subqueries(self, select: exp.Select, tables: _Tables) -> None:
-        """Note readings in conditions and values. They are not followed, but they count."""
+    def _look_into_subqueries(self, select: exp.Select, tables: _Tables, scope: _Scope) -> None:
+        """Queries in conditions and values: what they set equal to columns around them, and what IN compares."""
         around = [select.args.get("where"), select.args.get("having"), *select.expressions]
         around += [join.args.get("on") for join in select.args.get("joins") or []]
         for place in filter(None, around):
             for inner in _queries_in(place):
-                self.query(inner, tables)
+                found = self.query(inner, tables, scope)
+                if isinstance(inner.parent, exp.In):
+                    of = inner.parent.this.unnest()
+                    compared = of.expressions if isinstance(of, exp.Tuple) else [of]
+                    for each, (_, places) in zip(compared, found.columns, strict=False):
+                        self._equal(self._made(each, scope), places)
 
     def _note_groups(self, select: exp.Select, scope: _Scope, output: QueryOutput) -> None:
         """Note what the query groups by, and what its windows are partitioned by."""
@@ -327,6 +331,7 @@ class _Scope:
     sources: Mapping[str, QueryOutput]
     merged: Mapping[str, frozenset[Place]]
     walk: ClassWalk
+    outer: _Scope | None = None
 
     def places(self, column: exp.Column) -> frozenset[Place]:
         """Where a column's value comes from."""
@@ -335,6 +340,10 @@ class _Scope:
             self.walk.spelled.setdefault(place, column.name if column.name.lower() == place[1] else place[1])
         return found
 
+    def has_table(self, name: str) -> bool:
+        """Is there a table of this name here, or around?"""
+        return name in self.sources or (self.outer is not None and self.outer.has_table(name))
+
     def _places(self, column: exp.Column) -> frozenset[Place]:
         parts = [part.name.lower() for part in column.parts]
         output: QueryOutput | None
@@ -342,10 +351,12 @@ class _Scope:
             output, parts = self.sources[parts[0]], parts[1:]
         elif len(parts) == 1 and parts[0] in self.merged:
             return self.merged[parts[0]]
+        elif len(parts) > 1 and self.outer is not None and self.outer.has_table(parts[0]):
+            return self.outer.places(column)
         else:
             output = _one(list(self.sources.values()), parts[0])
         if output is None:
-            return frozenset()
+            return self.outer.places(column) if self.outer is not None else frozenset()
         if len(parts) == 1:
             return output.places(parts[0])
         return self._key_column(output, parts)

@@ -38,12 +38,17 @@ class DerivedAffects:
 
 
 def derive(
-    query: exp.Query, key: Sequence[str], inputs: Mapping[str, Input], wanted: Sequence[str]
+    query: exp.Expr,
+    key: Sequence[str],
+    inputs: Mapping[str, Input],
+    wanted: Sequence[str],
+    zone: str | None = None,
 ) -> DerivedAffects:
-    """The lineage of a query over ``inputs``; those in ``wanted`` do not say what they affect."""
+    """The lineage of a query over ``inputs``; those in ``wanted`` do not say what they affect. ``zone`` is that of a
+    query in Postgres' SQL, with its functions as they are written; None for one in Spark's."""
     if not wanted:
         return DerivedAffects({}, {})
-    walk = ClassWalk({name.lower(): name for name in inputs}, inputs)
+    walk = ClassWalk({name.lower(): name for name in inputs}, inputs, zone=zone)
     try:
         result = walk.query(query, {})
     except NotDerived as error:
@@ -51,31 +56,8 @@ def derive(
     traced = {name: walk.key_column(result, name) for name in key[:_KEY_COLUMNS_MAX]}
     found = _KeyChoice(walk, {name: places for name, places in traced.items() if places}, key, inputs, wanted)
     best = found.best()
-    missing = {name: _only_tested(query, name) or found.reason(name) for name in wanted if name not in best}
+    missing = {name: found.reason(name) for name in wanted if name not in best}
     return DerivedAffects(best, missing, tuple(name for name, places in traced.items() if not places))
-
-
-def _only_tested(query: exp.Query, name: str) -> NotFound | None:
-    """What to say of an input that is read inside EXISTS or IN alone; None for any other."""
-    tests = []
-    for table in query.find_all(exp.Table):
-        if table.name.lower() == name.lower():
-            test = table.find_ancestor(exp.Exists, exp.In)
-            if test is None:
-                return None
-            tests.append(test)
-    if not tests:
-        return None
-    words = "IN" if isinstance(tests[0], exp.In) else "EXISTS"
-    if not isinstance(tests[0].parent, exp.Not):
-        join = "SEMI"
-    else:
-        words, join = f"NOT {words}", "ANTI"
-    caution = ", where that is never NULL" if words == "NOT IN" else ""
-    return NotFound(
-        f"it is read inside {words}, of which no key follows",
-        f"write {words} as a join: LEFT {join} JOIN {name} ON the columns that it compares{caution}",
-    )
 
 
 @dataclass(slots=True)

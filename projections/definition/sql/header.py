@@ -178,7 +178,7 @@ class HeaderReader:
         inputs = {
             name: made
             for name, given in header.inputs.items()
-            if (made := self._input(name, given, self._line(("inputs", name), first))) is not None
+            if (made := self._input(name, given, header, self._line(("inputs", name), first))) is not None
         }
         derived = tuple(name for name, given in header.inputs.items() if given.affects is None)
         return Header(
@@ -203,7 +203,7 @@ class HeaderReader:
             self._find(f"there is no time zone {name!r}", hint, self._line(("time_zone",), first))
         return name
 
-    def _input(self, name: str, given: _InputForm, line: int) -> Input | None:
+    def _input(self, name: str, given: _InputForm, header: _HeaderForm, line: int) -> Input | None:
         if not name.isidentifier():
             self._find(f"input {name!r}: a name is made of letters, digits and _", "rename it", line)
             return None
@@ -219,7 +219,7 @@ class HeaderReader:
             affects = Through(affects.through, affects.on)
         elif isinstance(affects, dict):
             affects = {
-                key: Computed(held.computed) if isinstance(held, _ComputedForm) else held
+                key: _computed(held, header) if isinstance(held, _ComputedForm) else held
                 for key, held in affects.items()
             }
         elif affects == EVERYTHING:
@@ -281,6 +281,13 @@ class HeaderReader:
                 return self._lines[path]
             path = path[:-1]
         return first
+
+
+def _computed(held: _ComputedForm, header: _HeaderForm) -> Computed:
+    """In the dialect of the body."""
+    if header.dialect == "spark":
+        return Computed(held.computed)
+    return Computed(held.computed, "postgres", header.time_zone)
 
 
 def _problems(

@@ -23,6 +23,7 @@ from tailrace.projections.definition.source import relative_path
 from tailrace.projections.definition.sql.derive import derive
 from tailrace.projections.definition.sql.header import Dialect, Header, HeaderReader
 from tailrace.projections.definition.sql.postgres.query import PostgresQuery
+from tailrace.projections.definition.sql.postgres.translate import parse
 from tailrace.projections.definition.sql.unfollowed import QueryText, unfollowed_inputs
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
@@ -63,7 +64,9 @@ def load_sql(path: Path) -> LoadedQuery:
     defined = _projection(header, query, parsed)
     findings += mistakes_of(_with_affects(defined, {name: {} for name in header.derived}))
     if not findings:
-        derived = derive(query, defined.key, defined.inputs, header.derived)
+        postgres = header.dialect == "postgres"
+        read, zone = (parse(parsed.text), header.time_zone) if postgres else (query, None)
+        derived = derive(read, defined.key, defined.inputs, header.derived, zone)
         defined = _with_affects(defined, derived.affects)
         written = QueryText(text, header.lines)
         defined = replace(defined, unfollowed=tuple(unfollowed_inputs(defined, query, written, derived)))

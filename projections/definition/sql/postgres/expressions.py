@@ -209,7 +209,12 @@ class Expressions:
         return _negated(node, f"({one.sql} IN ({', '.join(each.sql for each in others)}))")
 
     def _in_rows(self, node: exp.In) -> str:
-        query = self.queries.query(node.args["query"], self.scope)
+        rows = node.args["query"]
+        if isinstance(rows, exp.Subquery) and [name for name, given in rows.args.items() if given] == [
+            "this"
+        ]:
+            rows = rows.this  # in two pairs of parentheses it would be one value
+        query = self.queries.query(rows, self.scope)
         if isinstance(node.this, exp.Tuple) or len(query.columns) != 1:
             self.refuse("IN with several columns is not translated", "write EXISTS", node)
         left, right = self.value(node.this), Value("", query.columns[0][1])

@@ -34,7 +34,7 @@ class PostgresQuery(SqlQuery):
         return (*self.words, f"postgres {TRANSLATION} {self.time_zone}")
 
     def _template(self, frames: Sequence[DataFrame]) -> str:
-        columns = tuple((name, _columns(frame)) for name, frame in zip(self.inputs, frames, strict=True))
+        columns = tuple((name, columns_of(frame)) for name, frame in zip(self.inputs, frames, strict=True))
         try:
             found = _translate(self.text, columns, self.time_zone)
         except Refused as error:
@@ -54,7 +54,8 @@ class PostgresQuery(SqlQuery):
         return self._place(self._last[0].offset(line) if line is not None and self._last else None)
 
 
-def _columns(frame: DataFrame) -> Columns:
+def columns_of(frame: DataFrame) -> Columns:
+    """The columns of a DataFrame, with Postgres' types of their values."""
     return tuple((field.name, type_of_spark(field.dataType)) for field in frame.schema.fields)
 
 
