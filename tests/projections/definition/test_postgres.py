@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.projections.definition.sql.postgres.refusal import Refused
+from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.refusal import NotInTable, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
+from tailrace.projections.definition.sql.postgres.table import Absent, Row, choose
 from tailrace.projections.definition.sql.postgres.translate import parse, translate
 from tailrace.projections.definition.sql.postgres.types import (
     DATE,
@@ -15,8 +17,10 @@ from tailrace.projections.definition.sql.postgres.types import (
     INT8,
     TEXT,
     TIMESTAMPTZ,
+    PgType,
     numeric,
 )
+from tailrace.projections.definition.sql.postgres.values import Value
 
 INPUTS: dict[str, Columns] = {
     "t": (
@@ -75,7 +79,7 @@ REFUSED = {
     "an unknown column": ("SELECT id,\n nam FROM t", "there is no column nam", 12),
     "words between arguments": (
         "SELECT substring(name FROM 'x.') FROM t",
-        "substring(text, an untyped constant) is not translated",
+        "substring(text, text) is not translated",
         7,
     ),
     "an unquoted name in capitals": ("SELECT Name FROM o", "there is no column Name", 7),
@@ -97,3 +101,18 @@ def test_what_has_no_faithful_translation_is_refused_at_its_place_with_a_way_out
         spark(query)
     assert words in refused.value.what and refused.value.hint
     assert refused.value.offset == offset
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for rows in TABLE.values() for row in rows if isinstance(row.spark, Absent)],
+    ids=lambda row: f"{row.name}({', '.join(row.takes)})",
+)
+def test_a_function_without_a_counterpart_is_refused_with_what_to_write(row: Row) -> None:
+    assert isinstance(row.spark, Absent)
+    arguments = [Value("x", PgType(each.rstrip("*"))) for each in row.takes]
+    chosen = choose(TABLE[row.name], arguments)
+    assert chosen is not None and chosen[0] is row, "no other row of the name takes what it takes"
+    with pytest.raises(NotInTable) as refused:
+        row.result(arguments)
+    assert refused.value.hint == row.spark.hint

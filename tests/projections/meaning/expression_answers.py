@@ -31,9 +31,9 @@ from tests.projections.meaning.expressions import INEXACT
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Outcome = Literal["equal", "refused", "warned", "fails in both", "too large", "different"]
-"""``too large``: a decimal of more digits than Spark has, which is an error when it is computed; or a float that
-becomes infinite or zero, which is an error in Postgres."""
+Outcome = Literal["equal", "refused", "warned", "fails in both", "fails in one", "different"]
+"""``fails in one``: a decimal of more digits than Spark has, which is an error when it is computed; a float that
+becomes infinite or zero, which is an error in Postgres; what Spark does not compute, because NULL stands beside it."""
 _TOO_LARGE = "cannot be represented as Decimal(38"
 _OUT_OF_RANGE, _LIMITS = "22003", ("Infinity", "-Infinity", "0", "-0", "NaN")
 HEADER = """/* projection
@@ -55,7 +55,7 @@ DECLARE
     number bigint;
 BEGIN
     BEGIN
-        EXECUTE format('SELECT array_agg(%s ORDER BY id) FROM x', shown) INTO found;
+        EXECUTE format('SELECT array_agg(v ORDER BY id) FROM (SELECT id, %s AS v FROM x) q', shown) INTO found;
         RETURN found;
     EXCEPTION WHEN OTHERS THEN
         found := '{}';
@@ -149,8 +149,11 @@ class Expressions:
         assert loaded.projection is not None and not loaded.findings, (expressions, loaded.findings)
         return loaded.projection
 
-    def outcomes(self, expected: Sequence[Expected], *, probes: int = 0) -> dict[str, Outcome]:
-        """By expression. ``probes``: how many rows that fail in Postgres are tried here."""
+    def outcomes(
+        self, expected: Sequence[Expected], *, probes: int = 0, despite_warnings: bool = False
+    ) -> dict[str, Outcome]:
+        """By expression. ``probes``: how many rows that fail in Postgres are tried here. ``despite_warnings``: what
+        ``check`` only warns of is compared as well."""
         found: dict[str, Outcome] = {}
         accepted = []
         for each in expected:
@@ -159,7 +162,7 @@ class Expressions:
                 found[each.expression], self.words[each.expression] = "refused", said
             else:
                 accepted.append(each)
-        for one in self._analysed(accepted, found):
+        for one in self._analysed(accepted, found, despite_warnings=despite_warnings):
             self._compare(one, found)
         self._probe(
             [each for each in accepted if found[each.expression] == "equal" and each.failing][:probes], found
@@ -174,13 +177,17 @@ class Expressions:
         return ""
 
     def _analysed(
-        self, several: Sequence[Expected], found: dict[str, Outcome]
+        self, several: Sequence[Expected], found: dict[str, Outcome], *, despite_warnings: bool
     ) -> Iterator[Sequence[Expected]]:
         """Those of which ``check`` says nothing, in batches; the others are refused or warned."""
         if not several:
             return
         defined = self._load([each.guarded for each in several])
-        findings = analyse(self.spark, self.store, defined).findings
+        findings = [
+            each
+            for each in analyse(self.spark, self.store, defined).findings
+            if each.level == "fail" or not despite_warnings
+        ]
         if not findings:
             yield several
             return
@@ -190,7 +197,7 @@ class Expressions:
                 self.words[each.expression] = finding.what
         others = [each for each in several if each.expression not in found]
         for half in [others] if len(others) < len(several) else _halves(several):
-            yield from self._analysed(half, found)
+            yield from self._analysed(half, found, despite_warnings=despite_warnings)
 
     def _compare(self, several: Sequence[Expected], found: dict[str, Outcome]) -> None:
         values = self._values(several)
@@ -203,7 +210,7 @@ class Expressions:
         for at, each in enumerate(several):
             words = values.words if isinstance(values, _Failed) else _difference(each, values[at])
             found[each.expression] = (
-                "equal" if not words else "too large" if _TOO_LARGE in words else "different"
+                "equal" if not words else "fails in one" if _TOO_LARGE in words else "different"
             )
             if words:
                 self.words[each.expression] = words
@@ -228,8 +235,8 @@ class Expressions:
                 found[each.expression] = "fails in both"
                 continue
             (texts, _) = values[0]
-            if each.values[row] == _FAILS + _OUT_OF_RANGE and texts[row] in _LIMITS:
-                found[each.expression] = "too large"
+            if texts[row] is None or (each.values[row] == _FAILS + _OUT_OF_RANGE and texts[row] in _LIMITS):
+                found[each.expression] = "fails in one"
                 continue
             found[each.expression] = "different"
             self.words[each.expression] = (

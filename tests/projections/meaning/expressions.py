@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.table import Row
+from tailrace.projections.definition.sql.postgres.types import PgType
 from tests.projections.meaning.expression_rows import COLUMNS
+from tests.projections.meaning.function_cases import CONSTANTS as CONSTANTS_OF
+from tests.projections.meaning.function_cases import INSTEAD, computed_rows
 
 _OF_COLUMN = {
     "numeric(12,2)": "numeric",
@@ -51,8 +56,7 @@ CONSTANTS: dict[str, tuple[str, ...]] = {
     "bytea": (r"'\x6162'::bytea",),
     "jsonb": ("""'{"a": [1, 2]}'::jsonb""",),
 }
-INEXACT = ("exp(", "ln(", "log(", "log10(", "power(", "^", "cbrt(", "sin(", "cos(", "tan(", "asin(", "acos(", "atan(",
-           "atan2(", "cot(", "sinh(", "cosh(", "tanh(", "asinh(", "acosh(", "atanh(", "float8::numeric")  # fmt: skip
+INEXACT = ("^", *(f"{row.name}(" for rows in TABLE.values() for row in rows if not row.exact))
 """Whose last digit depends on the machine's library: they are whole expressions only, compared with a tolerance."""
 
 
@@ -124,64 +128,42 @@ _ROWS = """
 bool: ({0} AND {1}) bool bool ; ({0} OR {1}) bool bool ; (NOT {0}) bool ; ({0} IS TRUE) bool ; ({0} IS NOT FALSE) bool
 bool: ({0} LIKE 'a%') text ; ({0} LIKE '%\\_%') text ; ({0} NOT LIKE 'a_%') text ; ({0} ILIKE 'A%') text
 bool: ({0} LIKE {1}) text text ; ({0} ~ '^[a-z]+') text ; ({0} ~* 'A') text ; ({0} !~ '[0-9]') text
-bool: ({0} ~ 'a|bc') text
-bool: starts_with({0}, {1}) text text ; regexp_like({0}, '^H') text ; ({0} = ANY({1})) int4 int4[]
+bool: ({0} ~ 'a|bc') text ; ({0} !~* '(x|Y)+$') text ; ({0} = ANY({1})) int4 int4[] ; ({0} > ALL({1})) int4 int4[]
 text: ({0} || {1}) text text ; ({0} || {1}) text int4 ; ({0} || {1}) text date ; ({0} || {1}) char text
-text: substr({0}, {1}) text int4 ; substr({0}, {1}, {2}) text int4 int4
-text: substring({0} from {1} for {2}) text int4 int4
-text: left({0}, {1}) text int4 ; right({0}, {1}) text int4 ; lpad({0}, {1} % 20) text int2
-text: rpad({0}, {1} % 20, {2}) text int2 text
-text: trim({0}) text ; trim(both 'xa ' from {0}) text ; ltrim({0}, {1}) text text ; rtrim({0}, {1}) text text
-text: btrim({0}, {1}) text text ; upper({0}) text ; lower({0}) text ; initcap({0}) text ; reverse({0}) text
-text: replace({0}, {1}, {2}) text text text ; translate({0}, {1}, {2}) text text text ; repeat({0}, {1} % 4) text int2
-text: split_part({0}, {1}, {2}) text text int4 ; concat_ws({0}, {1}, {2}) text text text ; md5({0}) text
-text: regexp_replace({0}, '[aeiou]', '<\\&>') text ; regexp_replace({0}, 'a', 'b', 'g') text ; to_hex({0}) int4
-text: regexp_replace({0}, '([a-z])([0-9])', '\\2\\1', 'gi') text ; regexp_substr({0}, '[a-z]+') text ; chr({0}) int2
-text: overlay({0} placing {1} from {2}) text text int4 ; to_char({0}, 'YYYY-MM-DD HH24:MI:SS') timestamp
-text: to_char({0}, 'DD.MM.YYYY') date ; array_to_string({0}, ',') text[] ; concat({0}, {1}, {2}) bool float8 timestamp
-text: encode({0}, 'hex') bytea ; quote_literal({0}) text ; ({0} ->> 'a') jsonb ; to_char({0}, 'FM999.00') numeric
-text: concat_ws(', ', {0}, {1}) int4 numeric ; ({0} || {1}) text bool ; ({0} || {1}) text float8 ; ({0})[1] text[]
-int4: length({0}) text ; char_length({0}) char ; octet_length({0}) text ; position({0} in {1}) text text
-int4: ascii({0}) text
-int4: strpos({0}, {1}) text text ; ({0} - {1}) date date ; array_length({0}, 1) int4[] ; cardinality({0}) text[]
-int4: ({0})[1] int4[] ; ({0})[{1}] int4[] int4 ; regexp_count({0}, 'a') text ; length({0}) bytea
-int4: array_position({0}, {1}) int4[] int4
-int4: abs({0}) int4 ; mod({0}, {1}) int4 int4 ; div({0}, {1})::int numeric numeric ; num_nulls({0}, {1}) text int4
-int8: abs({0}) int8 ; mod({0}, {1}) int8 int8 ; ({0} & {1}) int8 int8 ; ({0} | {1}) int8 int8
+text: substring({0} from {1} for {2}) text int4 int4 ; trim({0}) text ; trim(both 'xa ' from {0}) text
+text: trim(leading from {0}) text ; lpad({0}, {1} % 20) text int2 ; rpad({0}, {1} % 20, {2}) text int2 text
+text: repeat({0}, {1} % 4) text int2 ; regexp_replace({0}, '([a-z])([0-9])', '\\2\\1', 'gi') text
+text: overlay({0} placing {1} from {2}) text text int4 ; to_char({0}, 'DD.MM.YYYY') date
+text: array_to_string({0}, ',') text[] ; concat({0}, {1}, {2}) bool float8 timestamp
+text: concat_ws({0}, {1}, {2}) text text bool
+text: ({0} ->> 'a') jsonb ; to_char({0}, 'FM999.00') numeric
+text: concat_ws(', ', {0}, {1}) int4 numeric
+text: ({0} || {1}) text bool ; ({0} || {1}) text float8 ; ({0})[1] text[] ; ({0} || {1}) int8 text
+text: CASE {0} WHEN {1} THEN {2} ELSE 'none' END text text text
+int4: char_length({0}) char ; position({0} in {1}) text text ; ({0} - {1}) date date ; array_length({0}, 1) int4[]
+int4: cardinality({0}) text[] ; ({0})[1] int4[] ; ({0})[{1}] int4[] int4 ; array_position({0}, {1}) int4[] int4
+int4: num_nulls({0}, {1}) text int4 ; num_nonnulls({0}, {1}, {2}) date bool jsonb
 int4: ({0} & {1}) int4 int4 ; ({0} # {1}) int4 int4 ; (~ {0}) int4 ; ({0} << 2) int4 ; ({0} >> 1) int4
-numeric: round({0}, 1) numeric ; round({0}) numeric ; trunc({0}, 1) numeric ; trunc({0}) numeric ; ceil({0}) numeric
-numeric: floor({0}) numeric ; abs({0}) numeric ; sign({0}) numeric ; mod({0}, {1}) numeric numeric
-numeric: ({0})::numeric(12,2) int4
-numeric: ({0})::numeric(10,1) numeric ; ({0})::numeric int4 ; ({0})::numeric(14,2) float8 ; ({0})::numeric(10,2) text
-numeric: extract(year from {0}) date ; extract(month from {0}) timestamp ; extract(dow from {0}) date
-numeric: extract(epoch from {0}) timestamp ; extract(second from {0}) timestamp ; extract(week from {0}) timestamptz
-numeric: extract(isoyear from {0}) date ; extract(quarter from {0}) timestamptz ; extract(doy from {0}) timestamp
-numeric: extract(hour from {0}) time ; extract(century from {0}) date ; extract(day from {0}) date
-numeric: round({0}, -2) numeric
-float8: round({0}) float8 ; ceil({0}) float8 ; floor({0}) float8 ; trunc({0}) float8 ; sqrt({0}) float8
-float8: abs({0}) float8
-float8: sign({0}) float8 ; degrees({0}) float8 ; radians({0}) float8 ; date_part('year', {0}) date ; pi()
-float8: exp({0}) float8 ; ln({0}) float8 ; log({0}) float8 ; power({0}, {1}) float8 float8 ; cbrt({0}) float8
-float8: sin({0}) float8
-float8: cos({0}) float8 ; atan2({0}, {1}) float8 float8 ; tanh({0}) float8 ; date_part('epoch', {0}) timestamp
-float4: abs({0}) float4
-date: ({0} + {1}) date int2 ; ({0} - {1}) date int2 ; make_date(2000 + {0} % 900, 2, 3) int2
-date: to_date({0}, 'YYYY-MM-DD') text
+int8: ({0} & {1}) int8 int8 ; ({0} | {1}) int8 int8 ; ({0} << {1} % 8) int8 int2
+numeric: ({0})::numeric(12,2) int4 ; ({0})::numeric(10,1) numeric ; ({0})::numeric int4 ; ({0})::numeric(14,2) float8
+numeric: ({0})::numeric(10,2) text ; extract(year from {0}) date ; extract(month from {0}) timestamp
+numeric: extract(dow from {0}) date ; extract(epoch from {0}) timestamp ; extract(second from {0}) timestamp
+numeric: extract(week from {0}) timestamptz ; extract(isoyear from {0}) date ; extract(quarter from {0}) timestamptz
+numeric: extract(doy from {0}) timestamp ; extract(hour from {0}) time ; extract(century from {0}) date
+numeric: extract(day from {0}) date ; extract(epoch from {0}) date ; extract(milliseconds from {0}) time
+numeric: extract(decade from {0}) timestamptz ; extract(minute from {0}) timestamptz ; trunc({0}, 1) numeric
+date: ({0} + {1}) date int2 ; ({0} - {1}) date int2 ; make_date(2000 + {0} % 900, 2, 3) int2 ; ({1} + {0}) date int2
 timestamp: ({0} + {1}) date interval ; ({0} + {1}) timestamp interval ; ({0} - {1}) timestamp interval
-timestamp: ({0} + {1}) date time
-timestamp: date_trunc('month', {0}) timestamp ; date_trunc('week', {0}) timestamp ; date_trunc('day', {0}) timestamp
-timestamp: ({0} AT TIME ZONE 'Europe/Berlin') timestamptz ; date_trunc('quarter', {0}) timestamp
-timestamptz: date_trunc('hour', {0}) timestamptz ; date_trunc('year', {0}) date ; ({0} AT TIME ZONE 'UTC') timestamp
-timestamptz: ({0} + {1}) timestamptz interval ; to_timestamp({0}) int4
-timestamptz: date_trunc('day', {0}, 'Europe/Berlin') timestamptz
-interval: ({0} - {1}) timestamp timestamp ; ({0} * 2) interval ; age({0}, {1}) timestamp timestamp
+timestamp: ({0} + {1}) date time ; ({0} AT TIME ZONE 'Europe/Berlin') timestamptz ; ({0} - {1} * 2) timestamp interval
+timestamptz: ({0} AT TIME ZONE 'UTC') timestamp ; ({0} + {1}) timestamptz interval ; to_timestamp({0}) int4
+timestamptz: ({0} AT TIME ZONE 'Europe/Berlin') timestamp ; ({0} - {1}) timestamptz interval
+interval: ({0} - {1}) timestamp timestamp ; ({0} * 2) interval ; (- {0}) interval ; ({0} + {1}) interval interval
 time: ({0} + {1}) time interval
 int4[]: ({0} || {1}) int4[] int4[] ; array_append({0}, {1}) int4[] int4 ; array_remove({0}, {1}) int4[] int4
-int4[]: ({0})[1:2] int4[]
-text[]: string_to_array({0}, ',') text ; regexp_split_to_array({0}, '[ ,]') text ; array_prepend({0}, {1}) text text[]
-text[]: ARRAY[{0}, {1}] text text
-jsonb: ({0} -> 'a') jsonb ; ({0} #> '{{b,c}}') jsonb ; to_jsonb({0}) int4
-bytea: ({0} || {1}) bytea bytea ; sha256({0}) bytea ; decode({0}, 'hex') text ; substr({0}, {1}) bytea int4
+int4[]: ({0})[1:2] int4[] ; ARRAY[{0}, {1}] int4 int4
+text[]: string_to_array({0}, ',') text ; array_prepend({0}, {1}) text text[] ; ARRAY[{0}, {1}] text text
+jsonb: ({0} -> 'a') jsonb ; ({0} #> '{{b,c}}') jsonb
+bytea: ({0} || {1}) bytea bytea
 """
 """``type: text arguments ; …``"""
 
@@ -201,6 +183,27 @@ def productions() -> Iterator[Production]:
         for source in sources:
             yield Production(kind, f"({{0}})::{_WRITTEN.get(kind, kind)}", (source,))
     yield from _rows(_ROWS)
+    for row in computed_rows():
+        if row.kind == "scalar" and row.name not in INSTEAD and not any("any" in each for each in row.takes):
+            yield from _of_row(row)
+
+
+def _of_row(row: Row) -> Iterator[Production]:
+    """A function of the translation's table."""
+    takes = [each.rstrip("*") for each in row.takes]
+    kinds = [each for each in takes if not each.endswith(" constant")]
+    gives = (
+        kinds[0] if row.gives == "same" else row.gives.name if isinstance(row.gives, PgType) else "numeric"
+    )
+    element = row.gives.element if isinstance(row.gives, PgType) else None
+    wanted = len(takes) - len(kinds)
+    for constants in CONSTANTS_OF[row.name] if wanted else [()]:
+        if len(constants) == wanted:
+            left, places = list(constants), iter(range(len(kinds)))
+            words = [left.pop(0) if each.endswith(" constant") else f"{{{next(places)}}}" for each in takes]
+            yield Production(
+                f"{element.name}[]" if element else gives, f"{row.name}({', '.join(words)})", tuple(kinds)
+            )
 
 
 _WRITTEN = {
@@ -214,10 +217,9 @@ _WRITTEN = {
 
 @dataclass(slots=True)
 class Generator:
-    """Expressions of every type, up to ``depth`` productions deep. ``more`` are productions beside the usual ones."""
+    """Expressions of every type, up to ``depth`` productions deep."""
 
     seed: int
-    more: Iterable[Production] = ()
     depth: int = 4
     _by_type: dict[str, list[Production]] = field(default_factory=lambda: defaultdict(list))
     _leaves: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -225,7 +227,7 @@ class Generator:
 
     def __post_init__(self) -> None:
         self._rng.seed(self.seed)
-        for each in (*productions(), *self.more):
+        for each in productions():
             self._by_type[each.type].append(each)
         for kind, names in COLUMNS.items():
             self._leaves[_OF_COLUMN.get(kind, kind)] += names

@@ -17,6 +17,7 @@ from tests.fixtures.scale import Scale
 from tests.projections.meaning.expression_answers import Expressions, smallest, values_of_postgres
 from tests.projections.meaning.expression_rows import fill_rows
 from tests.projections.meaning.expressions import Generator
+from tests.projections.meaning.function_cases import calls, computed_rows
 from tests.support.capturing import Site, init_and_capture
 
 if TYPE_CHECKING:
@@ -62,3 +63,21 @@ def test_a_random_expression_means_what_it_means_in_postgres_or_is_refused(
     print(f"seed {seed}: {dict(counted)}")
     assert not different, f"seed {seed}, {len(different)} differ:\n{smallest(different)}"
     assert counted["equal"] > counted["refused"], "most of what is tried can be computed"
+
+
+def test_every_function_of_the_table_gives_what_it_gives_in_postgres(
+    captured: Site, spark: SparkSession, tmp_path: Path
+) -> None:
+    of_rows = {row: calls(row) for row in computed_rows()}
+    every = list(dict.fromkeys(call for each in of_rows.values() for call in each))
+    expected = values_of_postgres(captured.dsn, every)
+    assert {each.expression for each in expected} == set(every), "each is known to Postgres"
+    with captured.open() as store:
+        here = Expressions(spark, store, tmp_path)
+        outcomes = here.outcomes(expected, despite_warnings=True)
+    different = {
+        each: here.words[each] for each, what in outcomes.items() if what not in ("equal", "refused")
+    }
+    assert not different, smallest(different)
+    unseen = [calls for calls in of_rows.values() if all(outcomes[call] == "refused" for call in calls)]
+    assert not unseen, "each is computed in some form"

@@ -14,6 +14,7 @@ from tailrace.projections.definition.sql.postgres.casts import cast, named_type
 from tailrace.projections.definition.sql.postgres.contract import TranslatesQueries
 from tailrace.projections.definition.sql.postgres.extract import extract
 from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.functions.regexps import matches
 from tailrace.projections.definition.sql.postgres.intervals import interval
 from tailrace.projections.definition.sql.postgres.refusal import (
     OTHER_DIALECT,
@@ -243,6 +244,12 @@ class Expressions:
         word = "LIKE" if isinstance(inner, exp.Like) else "ILIKE"
         return _negated(inner, f"({one.sql} {word} {pattern.sql}{escape})")
 
+    def matches(self, node: exp.Binary) -> Value:
+        one, pattern = (implicit(self.value(each), TEXT) for each in (node.this, node.expression))
+        if one is None or pattern is None:
+            self.refuse("~ of what is no text", "cast it to text", node)
+        return Value(matches(one, pattern, ignores_case=isinstance(node, exp.RegexpILike)), BOOL)
+
     def joined_text(self, node: exp.DPipe) -> Value:
         return operators.joined_text(self.value(node.left), self.value(node.right), self.zone)
 
@@ -386,7 +393,7 @@ def _words_of(node: exp.Expr) -> str:
 
 
 _NAMES: dict[type[exp.Expr], str] = {
-    exp.RegexpLike: "the operator ~", exp.RegexpILike: "the operator ~*", exp.SimilarTo: "SIMILAR TO",
+    exp.SimilarTo: "SIMILAR TO",
     exp.Bracket: "a subscript", exp.Array: "ARRAY[…]", exp.AtTimeZone: "AT TIME ZONE", exp.Tuple: "a row",
     exp.Concat: "two quoted texts side by side",
 }  # fmt: skip
@@ -414,6 +421,8 @@ _WAYS: dict[type[exp.Expr], Callable[[Expressions, Any], Value]] = {
     exp.Like: Expressions.like,
     exp.ILike: Expressions.like,
     exp.Escape: Expressions.like,
+    exp.RegexpLike: Expressions.matches,
+    exp.RegexpILike: Expressions.matches,
     exp.DPipe: Expressions.joined_text,
     exp.Case: Expressions.case,
     exp.Cast: Expressions.cast,

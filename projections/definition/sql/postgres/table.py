@@ -13,10 +13,12 @@ A row says what a function of Postgres takes and gives, and how Spark computes t
 - ``spark`` is a template with ``{0}``, ``{1}`` and ``{*}`` (all, with commas), or a function from the arguments to the
   text; ``InZone`` is one that needs the declared time zone. It raises ``NotInTable`` for arguments for which Spark has
   nothing of the same meaning.
+- Where nothing of Spark's has the meaning, ``spark`` is ``Absent`` with what to write instead: better than the next
+  function of the name, and than none.
 - ``exact=False`` says that the last digits of a float may differ, as they do between two servers.
 
 Several rows of one name are overloads. A new row goes into a module of ``functions/``, and queries for Postgres to
-answer into ``tests/projections/meaning/``. Where the meaning differs in any case, there is no row.
+answer into ``tests/projections/meaning/``. Where the meaning differs in any case, no row computes it.
 """
 
 from __future__ import annotations
@@ -42,6 +44,13 @@ class InZone:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no translation; ``hint`` is what to write."""
+
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """See the module. The text of an aggregate or window function is one call, ``f(…)``: DISTINCT, FILTER and OVER go
     into it and behind it; ``around`` is what stands around all that."""
@@ -49,7 +58,7 @@ class Row:
     name: str
     takes: tuple[str, ...]
     gives: PgType | Literal["same"] | Callable[[Sequence[Value]], PgType]
-    spark: str | InZone | Callable[[Sequence[Value]], str]
+    spark: str | InZone | Absent | Callable[[Sequence[Value]], str]
     kind: Kind = "scalar"
     around: str = "{0}"
     exact: bool = True
@@ -73,6 +82,10 @@ class Row:
         return Value(text, self.gives if isinstance(self.gives, PgType) else self.gives(arguments))
 
     def _text(self, arguments: Sequence[Value], zone: str) -> str:
+        if isinstance(self.spark, Absent):
+            raise NotInTable(
+                f"{self.name}({', '.join(str(each.type) for each in arguments)})", self.spark.hint
+            )
         if isinstance(self.spark, str):
             return filled(self.spark, [each.sql for each in arguments])
         return self.spark.text(arguments, zone) if isinstance(self.spark, InZone) else self.spark(arguments)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.table import NotInTable, Row
-from tailrace.projections.definition.sql.postgres.types import BOOL, FLOAT4, FLOAT8, INT8, PgType, numeric
+from tailrace.projections.definition.sql.postgres.table import Absent, NotInTable, Row
+from tailrace.projections.definition.sql.postgres.types import (
+    BOOL,
+    FLOAT4,
+    FLOAT8,
+    INT8,
+    NUMERIC,
+    PgType,
+    numeric,
+)
 from tailrace.projections.definition.sql.postgres.values import Value
 
 _ORDERED = ("int2", "int4", "int8", "numeric", "float4", "float8", "text", "date", "time", "timestamp", "timestamptz",
@@ -44,7 +52,7 @@ ROWS = (
     Row("sum", ("int4",), INT8, "sum({0})", "aggregate"),
     Row("sum", ("int8",), numeric(None, 0), "sum(CAST({0} AS DECIMAL(19,0)))", "aggregate"),
     Row("sum", ("numeric",), _sum, "sum({0})", "aggregate"),
-    Row("sum", ("float4",), FLOAT4, "sum({0})", "aggregate", "CAST({0} AS FLOAT)", exact=False),
+    Row("sum", ("float4",), FLOAT4, Absent("cast it to double precision: Postgres rounds each step"), "aggregate"),
     Row("sum", ("float8",), FLOAT8, "sum({0})", "aggregate", exact=False),
     Row("avg", ("int2",), numeric(None, None), "avg(CAST({0} AS DECIMAL(21,16)))", "aggregate"),
     Row("avg", ("int4",), numeric(None, None), "avg(CAST({0} AS DECIMAL(26,16)))", "aggregate"),
@@ -58,6 +66,8 @@ ROWS = (
       for name in ("bit_and", "bit_or", "bit_xor") for kind in ("int2", "int4", "int8")),
     *(Row(name, ("float8",), FLOAT8, f"{spark}({{0}})", "aggregate", exact=False)
       for name, spark in _OF_FLOATS.items()),
+    *(Row(name, (kind,), NUMERIC, Absent("cast it to double precision: Spark has none of numerics"), "aggregate")
+      for name in _OF_FLOATS for kind in ("int2", "int4", "int8", "numeric")),
     *(Row(name, ("float8", "float8"), FLOAT8, f"{name}({{0}}, {{1}})", "aggregate", exact=False)
       for name in _OF_PAIRS),
     Row("regr_count", ("float8", "float8"), INT8, "regr_count({0}, {1})", "aggregate"),

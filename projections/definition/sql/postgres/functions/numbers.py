@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import Row
+from tailrace.projections.definition.sql.postgres.table import Absent, Row
 from tailrace.projections.definition.sql.postgres.types import FLOAT8, INT4, NUMERIC, PgType, numeric
 from tailrace.projections.definition.sql.postgres.values import Value
 
@@ -15,6 +15,7 @@ FLOOR = "CASE WHEN rint({0}) > {0} THEN rint({0}) - 1 ELSE rint({0}) END"
 CEIL = "(- CASE WHEN rint(- {0}) > - {0} THEN rint(- {0}) - 1 ELSE rint(- {0}) END)"
 TRUNC = f"if({{0}} < 0, {CEIL}, {FLOOR})"
 SIGN = "CASE WHEN {0} > 0 AND NOT isnan({0}) THEN 1D WHEN {0} < 0 THEN -1D WHEN {0} IS NOT NULL THEN 0D END"
+_INTEGERS = ("int2", "int4", "int8")
 _NUMBERS = ("int2", "int4", "int8", "numeric", "float4", "float8")
 
 
@@ -65,6 +66,7 @@ _OVERFLOW = "value out of range: overflow"
 EXP = _defined("exp({0})", ("{0} > 709.782712893384 AND {0} < double('infinity')", _OVERFLOW),
                ("{0} < -745.1332191019411 AND {0} > double('-infinity')", "value out of range: underflow"))  # fmt: skip
 _OUTSIDE = "input is out of range"
+_NO_DIGITS = "cast its arguments to double precision: Spark has no such function of numerics"
 _FINITE = "abs({0}) < double('infinity') AND abs({1}) < double('infinity')"
 POWER = _defined(
     "power({0}, {1})",
@@ -103,6 +105,9 @@ def _floats() -> list[Row]:
 
 ROWS = (
     *(Row("abs", (name,), "same", "abs({0})") for name in _NUMBERS),
+    *_floats(),
+    *(Row(name, ("numeric",), NUMERIC, Absent(_NO_DIGITS)) for name in ("sqrt", "exp", "ln", "log", "log10")),
+    *(Row(name, ("numeric", "numeric"), NUMERIC, Absent(_NO_DIGITS)) for name in ("power", "pow", "log")),
     Row("sign", ("numeric",), numeric(1, 0), "cast(signum({0}) as decimal(1,0))"),
     Row("round", ("numeric",), numeric(None, 0), "round({0}, 0)"),
     Row("round", ("numeric", "int4 constant"), _of_scale, _rounded),
@@ -111,11 +116,14 @@ ROWS = (
     Row("floor", ("numeric",), numeric(None, 0), "floor({0})"),
     Row("ceil", ("numeric",), numeric(None, 0), "ceil({0})"),
     Row("ceiling", ("numeric",), numeric(None, 0), "ceil({0})"),
-    *(Row("mod", (name, name), "same", "({0} % {1})") for name in ("int2", "int4", "int8")),
+    *(Row("mod", (name, name), "same", "({0} % {1})") for name in _INTEGERS),
     Row("mod", ("numeric", "numeric"), NUMERIC, "({0} % {1})"),
-    *_floats(),
     Row("atan2", ("float8", "float8"), FLOAT8, "atan2({0}, {1})", exact=False),
     *(Row(name, ("float8", "float8"), FLOAT8, POWER, exact=False) for name in ("power", "pow")),
+    *(Row(name, (kind, kind), "same", Absent("write it with mod() for numbers that are known"))
+      for name in ("gcd", "lcm") for kind in ("int4", "int8", "numeric")),
+    Row("div", ("numeric", "numeric"), NUMERIC, Absent("write trunc(a / b) of numerics of known digits")),
+    Row("random", (), FLOAT8, Absent("a projection gives the same rows each time: keep the number in a column")),
     Row("pi", (), FLOAT8, "pi()"),
     Row("num_nulls", ("any", "any*"), INT4, lambda given: _counted(given, "IS NULL")),
     Row("num_nonnulls", ("any", "any*"), INT4, lambda given: _counted(given, "IS NOT NULL")),

@@ -10,7 +10,7 @@ from tailrace.projections.definition.sql.postgres.functions.patterns import (
     read_replacement,
 )
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import Row
+from tailrace.projections.definition.sql.postgres.table import Absent, Row
 from tailrace.projections.definition.sql.postgres.types import BOOL, INT4, TEXT, array_of
 from tailrace.projections.definition.sql.postgres.values import Value, quoted
 
@@ -103,5 +103,15 @@ ROWS = (
     Row("regexp_substr", _PATTERN, TEXT, _first),
     Row("regexp_match", _PATTERN, _TEXTS, _groups),
     Row("regexp_match", (*_PATTERN, "text constant"), _TEXTS, _groups),
+    *(
+        Row(
+            name,
+            ("text", "text"),
+            TEXT,
+            Absent("write regexp_match() or regexp_split_to_array() and unnest()"),
+        )
+        for name in ("regexp_matches", "regexp_split_to_table")
+    ),
+    Row("regexp_instr", ("text", "text"), INT4, Absent("write strpos(x, regexp_substr(x, …))")),
     Row("regexp_split_to_array", _PATTERN, _TEXTS, _split),
 )

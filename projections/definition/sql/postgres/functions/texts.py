@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tailrace.projections.definition.sql.postgres.casts import cast
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import InZone, Row, filled
+from tailrace.projections.definition.sql.postgres.table import Absent, InZone, Row, filled
 from tailrace.projections.definition.sql.postgres.types import BOOL, BYTEA, INT4, TEXT
 from tailrace.projections.definition.sql.postgres.values import Value, quoted
 
@@ -123,7 +123,6 @@ ROWS = (
     Row("translate", ("text", "text", "text"), TEXT, "translate({0}, {1}, {2})"),
     Row("split_part", ("text", "text", "int4"), TEXT, "split_part({0}, {1}, {2})"),
     Row("strpos", ("text", "text"), INT4, "instr({0}, {1})"),
-    Row("position", ("text", "text"), INT4, "instr({1}, {0})"),
     Row("starts_with", ("text", "text"), BOOL, "startswith({0}, {1})"),
     Row("ascii", _OF_TEXT, INT4, "ascii({0})"),
     Row("md5", _OF_TEXT, TEXT, "md5({0})"),
@@ -133,6 +132,23 @@ ROWS = (
     Row("encode", ("bytea", "text constant"), TEXT, _encode),
     Row("to_hex", ("int4",), TEXT, "lower(hex(cast({0} as bigint) & 4294967295L))"),
     Row("to_hex", ("int8",), TEXT, "lower(hex({0}))"),
+    *(
+        Row(name, takes, TEXT, Absent(hint))
+        for name, takes, hint in (
+            ("chr", ("int4",), "write the character itself, as E'\\u00e4'"),
+            ("format", ("text", "any*"), "write it with || and casts to text"),
+            ("quote_literal", ("text",), "a projection holds values; quote where a statement is written"),
+            ("quote_ident", ("text",), "a projection holds values; quote where a statement is written"),
+            ("decode", ("text", "text"), "keep it as text, or store bytea in the source"),
+            ("to_ascii", ("text",), "write translate()"),
+            ("normalize", ("text",), "normalise the text where it is written"),
+            ("overlay", ("text", "text", "int4"), "write it with left(), || and substr()"),
+            ("overlay", ("text", "text", "int4", "int4"), "write it with left(), || and substr()"),
+            ("substr", ("bytea", "int4"), "write encode(…, 'hex') and substr() of that"),
+            ("substr", ("bytea", "int4", "int4"), "write encode(…, 'hex') and substr() of that"),
+            ("substring", ("text", "text"), "write regexp_substr() or regexp_match()"),
+        )
+    ),
     Row("concat", ("any", "any*"), TEXT, InZone(_concat)),
     Row("concat_ws", ("text", "any", "any*"), TEXT, InZone(_concat_ws)),
 )

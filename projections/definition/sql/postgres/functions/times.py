@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 from tailrace.projections.definition.sql.postgres.extract import extract
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import InZone, Row
-from tailrace.projections.definition.sql.postgres.types import DATE, FLOAT8, TEXT, TIMESTAMP, TIMESTAMPTZ
+from tailrace.projections.definition.sql.postgres.table import Absent, InZone, Row
+from tailrace.projections.definition.sql.postgres.types import (
+    DATE,
+    FLOAT8,
+    INTERVAL,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+)
 from tailrace.projections.definition.sql.postgres.values import Value, quoted
 from tailrace.projections.definition.sql.postgres.zones import UTC, instant, named_zone, wall_clock
 
@@ -99,6 +106,7 @@ def _printed_instant(arguments: Sequence[Value], zone: str) -> str:
     return f"date_format({clock}, {quoted(spark_pattern(arguments[1].constant or ''))})"
 
 
+_NOW = "write :now, the time of the position"
 ROWS = (
     *(Row("date_part", ("text constant", kind), FLOAT8, InZone(_part))
       for kind in ("date", "timestamp", "timestamptz", "time")),
@@ -110,5 +118,15 @@ ROWS = (
         "if({0} = 0, raise_error('date field value out of range'), make_date(if({0} < 0, {0} + 1, {0}), {1}, {2}))"),
     Row("to_char", ("timestamp", "text constant"), TEXT, _printed),
     Row("to_char", ("timestamptz", "text constant"), TEXT, InZone(_printed_instant)),
+    *(Row(name, (), TIMESTAMPTZ, Absent(_NOW)) for name in ("now", "transaction_timestamp", "statement_timestamp",
+      "clock_timestamp", "timeofday")),
+    *(Row("age", takes, INTERVAL, Absent("subtract dates, which gives days")) for takes in
+      (("timestamp",), ("timestamptz",), ("timestamp", "timestamp"), ("timestamptz", "timestamptz"))),
+    *(Row(name, ("text", "text"), TIMESTAMPTZ, Absent("cast a text that is written as Postgres prints it"))
+      for name in ("to_date", "to_timestamp", "to_number")),
+    *(Row("to_char", (kind, "text"), TEXT, Absent("cast it to text")) for kind in
+      ("int4", "int8", "numeric", "float4", "float8")),
+    Row("make_timestamp", ("int4", "int4", "int4", "int4", "int4", "float8"), TIMESTAMP,
+        Absent("cast a text: '2026-01-01 12:00'::timestamp")),
     Row("to_timestamp", ("float8",), TIMESTAMPTZ, "timestamp_micros(cast(rint({0} * 1000000) as bigint))"),
 )  # fmt: skip
