@@ -9,7 +9,7 @@ STAMP := $(VENV)/.stamp
 # The first interpreter that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
-FOLDERS := cdc eventstore migrations projections tailrace examples benchmarks tests docs/generate.py hatch_build.py
+FOLDERS := cdc eventstore migrations projections tailrace examples benchmarks tests docs/generate.py docs/translation.py hatch_build.py
 CODE := $(wildcard $(FOLDERS))
 # Types are checked where packages are imported from: inside tailrace, through its links.
 TYPED := $(wildcard tailrace examples benchmarks tests docs/generate.py)

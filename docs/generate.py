@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import tailrace
+from docs.translation import parts
 from tailrace import errors, projections
 from tailrace.cli.app import app
 from tailrace.config.load import CONFIG_VARIABLE, ENV_VARIABLE
@@ -458,12 +459,30 @@ def error_list() -> str:
     )
 
 
+# --------------------------------------------------------------------------------------------------- translation
+
+
+def postgres_and_spark() -> str:
+    tables = [part for title, head, rows in parts() for part in (f"## {title}", table(head, rows))]
+    return page(
+        "Postgres' SQL and Spark's",
+        "What of Postgres' SQL a query may hold. What is *equal* here is compared with Postgres' own answers by the"
+        " tests, over edges of every type and at random. Everything else is refused at its line and column. An argument"
+        " that is called a constant is written as one.",
+        "Three things differ by design. A numeric of more than 38 digits is an error when it is computed. A float that"
+        " becomes infinite or zero is an error in Postgres, and here `Infinity` or `0`. Beside a NULL, Spark may not"
+        " compute what would fail in Postgres.",
+        *tables,
+    )
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "command-line.md": command_line,
     "inputs-and-sinks.md": inputs_and_sinks,
     "metrics.md": metrics,
     "errors.md": error_list,
+    "postgres-and-spark.md": postgres_and_spark,
 }
 
 

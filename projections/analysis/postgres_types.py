@@ -117,6 +117,14 @@ _KINDS = {"e": _ENUM, "c": TextType("composite"), "r": TextType("a range"), "m":
 _FIRST_OWN_OID = 16_384
 
 
+def described_types() -> list[tuple[str, TextType]]:
+    """What columns may be, in words, for the manual: each once, those that allow most first."""
+    every = {kind.words: kind for kind in (*_TYPES.values(), *_KINDS.values(), _ENUM, _NO_ORDER)}
+    return sorted(
+        every.items(), key=lambda each: (not each[1].equal, each[1].order == "not as text", each[0])
+    )
+
+
 def text_type(column: Column, shown: pa.DataType, *, byte_order: bool = False) -> TextType | None:
     """What has to be watched of a column that a projection sees as ``shown``; None for one that is typed.
     ``byte_order``: the definition says that texts are meant to be ordered by their bytes."""

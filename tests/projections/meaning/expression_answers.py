@@ -139,7 +139,7 @@ class Expressions:
         pieces = read_buckets(self.store.storage, planned, range(planned.buckets))
         rows = pa.concat_tables([piece.select(shown) for piece in pieces])
         self._frame: DataFrame = local_frame(self.spark, defined, "x", rows)
-        self._columns = tuple((each.name, type_of_spark(each.dataType)) for each in self._frame.schema.fields)
+        self.columns = tuple((each.name, type_of_spark(each.dataType)) for each in self._frame.schema.fields)
 
     def _load(self, expressions: Sequence[str]) -> Projection:
         file = self.folder / "expressions.sql"
@@ -171,7 +171,7 @@ class Expressions:
 
     def _refusal(self, expression: str) -> str:
         try:
-            translate(parse(f"SELECT id, {expression} AS v FROM x"), {"x": self._columns}, "UTC")  # noqa: S608
+            translate(parse(f"SELECT id, {expression} AS v FROM x"), {"x": self.columns}, "UTC")  # noqa: S608
         except Refused as error:
             return f"{error.what} [{error.hint}]"
         return ""

@@ -18,6 +18,7 @@ from tests.projections.meaning.expression_answers import Expressions, smallest, 
 from tests.projections.meaning.expression_rows import fill_rows
 from tests.projections.meaning.expressions import Generator
 from tests.projections.meaning.function_cases import calls, computed_rows
+from tests.projections.meaning.syntax_cases import SYNTAX, X
 from tests.support.capturing import Site, init_and_capture
 
 if TYPE_CHECKING:
@@ -81,3 +82,19 @@ def test_every_function_of_the_table_gives_what_it_gives_in_postgres(
     assert not different, smallest(different)
     unseen = [calls for calls in of_rows.values() if all(outcomes[call] == "refused" for call in calls)]
     assert not unseen, "each is computed in some form"
+
+
+def test_every_form_of_the_manual_gives_what_it_gives_in_postgres_or_is_refused_as_it_says(
+    captured: Site, spark: SparkSession, tmp_path: Path
+) -> None:
+    every = [each for forms in SYNTAX.values() for each in forms.values()]
+    expected = values_of_postgres(captured.dsn, every)
+    assert {each.expression for each in expected} == set(every), "each is known to Postgres"
+    with captured.open() as store:
+        here = Expressions(spark, store, tmp_path)
+        assert here.columns == X, "what the manual says of these columns is said of those that are captured"
+        outcomes = here.outcomes(expected, despite_warnings=True)
+    different = {
+        each: here.words[each] for each, what in outcomes.items() if what not in ("equal", "refused")
+    }
+    assert not different, smallest(different)

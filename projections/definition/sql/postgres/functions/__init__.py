@@ -14,7 +14,16 @@ from tailrace.projections.definition.sql.postgres.functions import (
 )
 from tailrace.projections.definition.sql.postgres.table import Row
 
-_ROWS = (*numbers.ROWS, *texts.ROWS, *regexps.ROWS, *times.ROWS, *aggregates.ROWS, *windows.ROWS)
+GROUPS: Mapping[str, tuple[Row, ...]] = {
+    "Functions of numbers": numbers.ROWS,
+    "Functions of texts and bytes": texts.ROWS,
+    "Functions of regular expressions": regexps.ROWS,
+    "Functions of dates and times": times.ROWS,
+    "Aggregates": aggregates.ROWS,
+    "Functions of windows": windows.ROWS,
+}
+"""The rows by the titles that the manual gives them."""
+_ROWS = [row for rows in GROUPS.values() for row in rows]
 TABLE: Mapping[str, tuple[Row, ...]] = {
     name: tuple(row for row in _ROWS if row.name == name) for name in dict.fromkeys(row.name for row in _ROWS)
 }
