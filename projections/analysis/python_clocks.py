@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -52,14 +53,21 @@ class Watch:
         if event == "call" and is_project_file(code.co_filename):
             self.codes[code] = frame.f_globals
         elif event in ("call", "c_call") and caller and is_project_file(caller.f_code.co_filename):
-            place = f"{relative_path(caller.f_code.co_filename)}:{caller.f_lineno}"
             path = _path(called) if event == "c_call" else f"{frame.f_globals.get('__name__')}.{code.co_name}"
             for level, clocks, words in _CLOCKS:
                 if clocks.fullmatch(path):
-                    self.found[DefinitionFinding(level, f"{path}() {words}", _NOW, place)] = None
+                    self.found[DefinitionFinding(level, f"{path}() {words}", _NOW, _place(caller))] = None
             for match in _time_texts(frame.f_locals.values() if event == "call" else ()):
                 what = f"{match[0]} is another time in each refresh"
-                self.found[DefinitionFinding("fail", what, _NOW, place)] = None
+                self.found[DefinitionFinding("fail", what, _NOW, _place(caller))] = None
+
+
+def _place(frame: FrameType) -> str:
+    """``file:line:column`` of the call that a frame is in."""
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    line, _, column, _ = next(positions, (None,) * 4)
+    start = "" if column is None else f":{column + 1}"
+    return f"{relative_path(frame.f_code.co_filename)}:{line or frame.f_lineno}{start}"
 
 
 def _time_texts(given: Iterable[Any]) -> Iterator[re.Match[str]]:
@@ -128,7 +136,7 @@ def _clocks_of(statement: ast.stmt, used: set[str], space: Mapping[str, Any]) ->
             # Of a function the default may not be taken, of a class another attribute be read.
             is_sure = remembers or not isinstance(statement, ast.FunctionDef | ast.ClassDef)
             what = f"{name} holds what a clock gave before, another value in each process"
-            place = f"{relative_path(space['__file__'])}:{statement.lineno}"
+            place = f"{relative_path(space['__file__'])}:{statement.lineno}:{statement.col_offset + 1}"
             yield DefinitionFinding(level if is_sure else "warn", what, _NOW, place)
 
 

@@ -10,7 +10,7 @@ import inspect
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -73,13 +73,13 @@ def _tree(file: str, text: str) -> ast.Module:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The lines (in SQL with columns) of a function's calls by the name that is called (``join``, ``row_number``), and
-    the lines of the inputs in its decorator by their names."""
+    """The places (``line:column``) of a function's calls by the name that is called (``join``, ``row_number``), and
+    those of the inputs in its decorator by their names."""
 
     file: str
     line: int
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    inputs: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, projection: Projection) -> SourceLines:
@@ -90,22 +90,24 @@ class SourceLines:
         code = function.__code__
         file, line = code.co_filename, code.co_firstlineno
         try:
-            tree = syntax_tree(file)
+            text = Path(file).read_text(encoding="utf-8")
+            tree = _tree(file, text)
         except (OSError, SyntaxError, ValueError):
             return cls(relative_path(file), line)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
-                return cls(relative_path(file), line, _calls(node), _arguments(node))
+                lines = text.splitlines()
+                return cls(relative_path(file), line, _calls(node, lines), _arguments(node, lines))
         return cls(relative_path(file), line)
 
     def place(self, names: Iterable[str] = ()) -> str:
-        """``file:line`` (in SQL with the column) of the call of one of these names; of the function itself when there
-        are several, or none."""
+        """``file:line:column`` of the call of one of these names; ``file:line`` of the function itself when there are
+        several, or none."""
         places = {place for name in names for place in self.calls.get(name, ())}
         return f"{self.file}:{places.pop() if len(places) == 1 else self.line}"
 
     def input_place(self, name: str) -> str:
-        """``file:line`` where an input is declared."""
+        """``file:line:column`` where an input is declared."""
         return f"{self.file}:{self.inputs.get(name, self.line)}"
 
 
@@ -113,24 +115,32 @@ def _first_line(node: ast.FunctionDef) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _calls(function: ast.FunctionDef) -> dict[str, tuple[str, ...]]:
+def _calls(function: ast.FunctionDef, lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for statement in function.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 called = node.func
                 name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-                line = called.end_lineno if isinstance(called, ast.Attribute) else called.lineno
-                found.setdefault(name, []).append(str(line or node.lineno))
-    return {name: tuple(lines) for name, lines in found.items()}
+                place = _place(lines, called.lineno, called.col_offset)
+                if isinstance(called, ast.Attribute) and called.end_lineno and called.end_col_offset:
+                    at = called.end_col_offset - len(name.encode())
+                    place = _place(lines, called.end_lineno, at)
+                found.setdefault(name, []).append(place)
+    return {name: tuple(places) for name, places in found.items()}
 
 
-def _arguments(function: ast.FunctionDef) -> dict[str, int]:
-    """The lines of the decorators' arguments by name."""
+def _arguments(function: ast.FunctionDef, lines: Sequence[str]) -> dict[str, str]:
+    """The places of the decorators' arguments by name."""
     return {
-        keyword.arg: keyword.value.lineno
+        keyword.arg: _place(lines, keyword.lineno, keyword.col_offset)
         for decorator in function.decorator_list
         if isinstance(decorator, ast.Call)
         for keyword in decorator.keywords
         if keyword.arg is not None
     }
+
+
+def _place(lines: Sequence[str], line: int, offset: int) -> str:
+    """``line:column`` of a byte of a line, as the syntax tree counts."""
+    return f"{line}:{len(lines[line - 1].encode()[:offset].decode(errors='ignore')) + 1}"

@@ -29,7 +29,7 @@ class TableReference:
 class SqlQuery:
     """``text`` is the file with its header blanked, so that lines and columns are the file's. ``words`` are its tokens
     without comments and layout. ``calls`` are the places (``line:column``) of its functions and clauses, by the names
-    that DataFrames have for them; ``inputs`` the lines that declare them."""
+    that DataFrames have for them; ``inputs`` those that declare them."""
 
     file: str
     line: int
@@ -37,7 +37,7 @@ class SqlQuery:
     words: tuple[str, ...]
     readings: tuple[TableReference, ...]
     calls: Mapping[str, tuple[str, ...]]
-    inputs: Mapping[str, int]
+    inputs: Mapping[str, str]
     arguments: tuple[str, ...] = ()
 
     @property

@@ -136,6 +136,7 @@ class Header:
     dialect: Dialect
     time_zone: str
     lines: Mapping[str, int]
+    places: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -145,10 +146,12 @@ class HeaderReader:
     file: str
     stem: str
     findings: list[DefinitionFinding] = field(default_factory=list)
+    _text: str = ""
     _lines: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def read(self, text: str) -> tuple[Header | None, str]:
         """The header (None: it cannot be understood), and the text with spaces in its place."""
+        self._text = text
         begin = _HEADER.match(text)
         closed = text.find("*/", begin.end()) if begin else -1
         if begin is None or closed < 0:
@@ -195,6 +198,7 @@ class HeaderReader:
             dialect=header.dialect,
             time_zone=self._time_zone(header.time_zone, first),
             lines={name: self._line(("inputs", name), first) for name in inputs},
+            places={name: self._place(self._line(("inputs", name), first)) for name in inputs},
         )
 
     def _time_zone(self, name: str, first: int) -> str:
@@ -272,7 +276,12 @@ class HeaderReader:
             self._find(*_unknown_name(f"sink.{option}", option, known), self._line(("sink", option), first))
 
     def _find(self, what: str, hint: str, line: int) -> None:
-        self.findings.append(DefinitionFinding("fail", what, hint, f"{self.file}:{line}"))
+        self.findings.append(DefinitionFinding("fail", what, hint, f"{self.file}:{self._place(line)}"))
+
+    def _place(self, line: int) -> str:
+        """``line:column`` of the first word of a line."""
+        written = self._text.splitlines()[line - 1] if line <= self._text.count("\n") + 1 else ""
+        return f"{line}:{len(written) - len(written.lstrip()) + 1}"
 
     def _line(self, path: tuple[str, ...], first: int) -> int:
         """The line of a key, or of the nearest one around it."""

@@ -85,7 +85,7 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
         words=tuple(parsed.word(token) for token in parsed.tokens),
         readings=tuple(parsed.readings(query, header.inputs)),
         calls=parsed.calls(),
-        inputs=header.lines,
+        inputs=header.places,
         arguments=arguments,
     )
     parsed.find_unread(function.readings, header)
@@ -213,9 +213,7 @@ class _Body:
         read = {each.input for each in readings}
         for name in header.inputs:
             if name not in read:
-                self._find(
-                    f"the query does not read the input {name!r}", f"{header.lines[name]}", "leave it out"
-                )
+                self._find(f"the query does not read the input {name!r}", header.places[name], "leave it out")
 
 
 def _problem_text(problem: Mapping[str, Any]) -> str:

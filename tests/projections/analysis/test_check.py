@@ -26,7 +26,8 @@ def line(name: str) -> int:
 
 
 def said(found: tuple[DefinitionFinding, ...]) -> list[tuple[str, str]]:
-    return [(each.place.removeprefix(f"{FILE}:"), each.what) for each in found]
+    """Lines and words."""
+    return [(each.place.removeprefix(f"{FILE}:").partition(":")[0], each.what) for each in found]
 
 
 def test_a_sound_projection_is_incremental_and_the_inputs_that_nobody_follows_are_named(

@@ -434,10 +434,10 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once_with_its_place(
     (one,) = examined(tmp_path, mistaken=MISTAKEN)
     assert (one.projection, one.place, one.exit_code) == ("mistaken", "mistaken.sql", 2)
     assert [(each.place, each.what) for each in one.findings] == [
-        ("mistaken.sql:3", "there is no sink.partitioned_by"),
-        ("mistaken.sql:7", "there is no inputs.customers.stat"),
+        ("mistaken.sql:3:1", "there is no sink.partitioned_by"),
+        ("mistaken.sql:7:1", "there is no inputs.customers.stat"),
         (
-            "mistaken.sql:8",
+            "mistaken.sql:8:1",
             "inputs.products.erased: input should be a valid boolean, unable to interpret input",
         ),
     ]
@@ -450,11 +450,11 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once_with_its_place(
     assert [(each.place, each.what) for each in two.findings] == [
         ("mistaken.sql:10:18", "it reads ordres, which is no input"),
         ("mistaken.sql:10:32", "it reads shop.customers, which is no input"),
-        ("mistaken.sql:6", "the query does not read the input 'orders'"),
-        ("mistaken.sql:7", "the query does not read the input 'customers'"),
-        ("mistaken.sql:8", "the query does not read the input 'products'"),
+        ("mistaken.sql:6:1", "the query does not read the input 'orders'"),
+        ("mistaken.sql:7:1", "the query does not read the input 'customers'"),
+        ("mistaken.sql:8:1", "the query does not read the input 'products'"),
         ("mistaken.sql:10", "it has no key"),
-        ("mistaken.sql:6", "input 'orders': 'shop.public.' is not a topic name"),
+        ("mistaken.sql:6:1", "input 'orders': 'shop.public.' is not a topic name"),
     ]
 
 
@@ -486,10 +486,10 @@ def test_a_query_that_cannot_be_read_is_told_with_line_and_column(written: Writt
 
 def test_a_header_that_is_no_header_is_told(written: Written) -> None:
     for text, words in {
-        "SELECT 1": r"\(view.sql:1\): it has no header",
-        "/* projection\nkey = \n*/ SELECT 1": r"\(view.sql:2\): its header is no TOML: Invalid value",
-        "/* projection\nkey = 1": r"\(view.sql:1\): its header has no end",
-        '/* projection\n\nsink = { kind = "mysql" }\n*/ SELECT 1': r"\(view.sql:3\): it has no sink of kind 'mysql'",
+        "SELECT 1": r"\(view.sql:1:1\): it has no header",
+        "/* projection\nkey = \n*/ SELECT 1": r"\(view.sql:2:1\): its header is no TOML: Invalid value",
+        "/* projection\nkey = 1": r"\(view.sql:1:1\): its header has no end",
+        '/* projection\n\nsink = { kind = "mysql" }\n*/ SELECT 1': r"\(view.sql:3:1\): it has no sink of kind 'mysql'",
     }.items():
         with pytest.raises(UsageError, match=words):
             written(text)
@@ -520,22 +520,22 @@ def test_a_sink_of_ones_own_is_made_by_what_the_header_names(written: Written) -
 
 
 NO_SINKS = {
-    ':SqliteFile"': ('"', r"view.sql:6\): sink.factory does not name what makes the sink as module:name"),
+    ':SqliteFile"': ('"', r"view.sql:6:1\): sink.factory does not name what makes the sink as module:name"),
     "examples.sqlite_sink": (
         "nowhere",
-        r"view.sql:6\): module 'nowhere' of sink.factory does not import: Modul",
+        r"view.sql:6:1\): module 'nowhere' of sink.factory does not import: Modul",
     ),
     ":SqliteFile": (
         ":SqliteFil",
-        r"view.sql:6\): module 'examples.sqlite_sink' has no class or function SqliteFil",
+        r"view.sql:6:1\): module 'examples.sqlite_sink' has no class or function SqliteFil",
     ),
     "examples.sqlite_sink:SqliteFile": ("types:SimpleNamespace", "gives a SimpleNamespace, which is no sink"),
     "path =": (
         "file =",
-        r"view.sql:7\): examples.sqlite_sink:SqliteFile does not give a sink for these options: Type",
+        r"view.sql:7:1\): examples.sqlite_sink:SqliteFile does not give a sink for these options: Type",
     ),
-    '{ path = "totals.db" }': ("1", r"view.sql:7\): sink.options is no table"),
-    "options =": ("option =", r"view.sql:7\): there is no sink.option"),
+    '{ path = "totals.db" }': ("1", r"view.sql:7:1\): sink.options is no table"),
+    "options =": ("option =", r"view.sql:7:1\): there is no sink.option"),
 }
 
 
