@@ -203,9 +203,12 @@ def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]
                 f"{_inputs(left)} is joined with itself, so that rows of different keys meet",
                 _second_input(sides),
             )
+        add = "add that to its condition"
+        if kind == "LeftAnti":  # one NULL makes NOT IN unknown for all rows
+            add = f"write NOT IN as NOT EXISTS, which is the same where neither can be NULL; else {add}"
         return (
             f"rows of different keys meet: the join does not demand {ours} = {theirs}",
-            "add that to its condition; for rows of other keys declare the input again, affects=Through(…)",
+            f"{add}; for rows of other keys declare the input again, affects=Through(…)",
         )
     linked = left if left.rows.domain.of else right
     through = linked.rows.domain if isinstance(linked.rows, Spread) else None

@@ -384,6 +384,18 @@ def test_a_derived_lineage_is_proved_on_the_plan_like_a_written_one(
     assert limited.reason == "it takes a number of rows of the whole result, not of each key"
 
 
+def test_queries_about_another_table_are_joins_and_not_in_names_the_one_that_it_may_be(
+    written: Written, analysed: Analyse
+) -> None:
+    whose = "SELECT c.id, c.name FROM customers c WHERE"
+    theirs = "(SELECT o.customer_id FROM orders o WHERE o.customer_id = c.id)"
+    for condition in (f"EXISTS {theirs}", f"NOT EXISTS {theirs}", "c.id IN (SELECT customer_id FROM orders)"):
+        assert analysed(written(of(f"{whose} {condition}", key='"id"'))).reason is None, condition
+    found = analysed(written(of(f"{whose} c.id NOT IN (SELECT customer_id FROM orders)", key='"id"')))  # noqa: S608
+    (refused,) = found.not_local
+    assert refused.hint.startswith("write NOT IN as NOT EXISTS, which is the same where neither can be NULL")
+
+
 def test_the_fingerprint_follows_the_words_of_the_query_and_its_header_and_nothing_else(
     written: Written,
 ) -> None:
