@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.model import KeyColumn
@@ -52,7 +53,11 @@ def computed_of(expression: exp.Expr, held: Sequence[KeyColumn], zone: str | Non
     if zone is None:
         return Computed(made.sql(dialect="spark"))
     text = made.sql(dialect=PostgresText)
-    return Computed(text, "postgres", zone) if _parsed(text, PostgresText) == made else None
+    try:
+        same = _parsed(text, PostgresText) == made
+    except SqlglotError:  # sqlglot writes some operators as it does not read them
+        same = False
+    return Computed(text, "postgres", zone) if same else None
 
 
 def _is_of_one_row(call: exp.Anonymous) -> bool:

@@ -64,8 +64,7 @@ def load_sql(path: Path) -> LoadedQuery:
     defined = _projection(header, query, parsed)
     findings += mistakes_of(_with_affects(defined, {name: {} for name in header.derived}))
     if not findings:
-        postgres = header.dialect == "postgres"
-        read, zone = (parse(parsed.text), header.time_zone) if postgres else (query, None)
+        read, zone = (parsed.tree, header.time_zone) if parsed.tree is not None else (query, None)
         derived = derive(read, defined.key, defined.inputs, header.derived, zone)
         defined = _with_affects(defined, derived.affects)
         written = QueryText(text, header.lines)
@@ -122,6 +121,7 @@ class _Body:
         self.file, self.text, self._findings, self._dialect = file, text, findings, dialect
         self.tokens: list[Token] = []
         self.line = 1
+        self.tree: exp.Expr | None = None  # the one that is translated; in Spark's SQL none is
 
     def query(self) -> exp.Query | None:
         """The one SELECT; None, with a finding, when it is something else."""
@@ -129,6 +129,8 @@ class _Body:
             self.tokens = sqlglot.tokenize(self.text, read=self._dialect)
             self.line = self.tokens[0].line if self.tokens else 1
             parsed = [each for each in sqlglot.parse(self.text, read=self._dialect) if each is not None]
+            if len(parsed) == 1 and self._dialect == "postgres":
+                self.tree = parse(self.text)
         except ParseError as error:
             for each in error.errors:
                 self._find(f"{_problem_text(each)} at {each['highlight']!r}", _start(each))

@@ -3,8 +3,15 @@ answers is compared in ``meaning``."""
 
 from __future__ import annotations
 
-import pytest
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.projections.definition.sql.load import load_sql
 from tailrace.projections.definition.sql.postgres.functions import TABLE
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
@@ -116,3 +123,51 @@ def test_a_function_without_a_counterpart_is_refused_with_what_to_write(row: Row
     with pytest.raises(NotInTable) as refused:
         row.result(arguments)
     assert refused.value.hint == row.spark.hint
+
+
+HEADER = """/* projection
+key = "id"
+sink = { kind = "parquet", sink = "lake" }
+
+[inputs]
+t = "shop.public.t"
+*/
+"""
+CORPUS = [
+    "WITH p AS (SELECT id, price FROM t WHERE name IN ('a', 'b')) SELECT id, sum(price) AS s FROM p GROUP BY id",
+    "SELECT t.id, count(*) FILTER (WHERE o.\"Name\" ~ 'x') AS n FROM t LEFT JOIN o ON o.t_id = t.id GROUP BY t.id",
+    "SELECT DISTINCT ON (id) id, name ->> 'a' AS a FROM t WHERE NOT EXISTS (SELECT 1 FROM o) ORDER BY id DESC, 2",
+    "SELECT id, rank() OVER (PARTITION BY name ORDER BY at ROWS 1 PRECEDING) AS r FROM t HAVING sum(price) > 1",
+    "SELECT CASE WHEN id BETWEEN 1 AND 2 THEN at AT TIME ZONE 'UTC' ELSE at - interval '1 day' END::date AS d FROM t",
+    "SELECT extract(year FROM day)::int AS y, substring(name FROM 1 FOR 2) || E'\\n' AS s FROM t UNION VALUES (1, '2')",
+    "SELECT (ARRAY[1, 2])[1] AS e, f ^ 2 AS p, name ? 'a' AS q FROM t, LATERAL unnest(x) AS u",
+]
+PIECES = [
+    *"()[],.;:*+-/%^|&#~!@<>=?'\"$\\",
+    "::", "->>", "@>", "||", " IN ", " NOT ", " AS ", " SELECT ", " FROM ", " NULL ", "1e9", ":now",
+]  # fmt: skip
+
+
+def test_a_query_that_is_nested_too_deeply_is_refused() -> None:
+    query = f"SELECT {' + '.join(['id'] * 2000)} AS v FROM t"  # noqa: S608
+    with pytest.raises(Refused, match="nested too deeply"):
+        translate(parse(query), INPUTS, "UTC")
+
+
+@given(st.sampled_from(CORPUS), st.data())
+def test_a_text_that_is_no_query_is_refused_with_words_and_never_ends_in_another_error(
+    query: str, data: st.DataObject
+) -> None:
+    for _ in range(data.draw(st.integers(0, 3))):
+        start = data.draw(st.integers(0, len(query)))
+        end = data.draw(st.integers(start, min(len(query), start + 12)))
+        query = query[:start] + data.draw(st.sampled_from(["", *PIECES])) + query[end:]
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "q.sql"
+        file.write_text(HEADER + query)
+        loaded = load_sql(file)
+    if loaded.projection is None:
+        assert loaded.findings
+        return
+    with suppress(Refused):
+        translate(parse(query), INPUTS, "UTC")

@@ -32,7 +32,7 @@ class PostgresText(_Postgres):
             )
             for kind, name in {
                 TokenType.ARROW: "->", TokenType.DARROW: "->>", TokenType.HASH_ARROW: "#>",
-                TokenType.DHASH_ARROW: "#>>",
+                TokenType.DHASH_ARROW: "#>>", TokenType.PLACEHOLDER: "?",
             }.items()
         }  # fmt: skip
 

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from tailrace.projections.definition.sql.postgres.grammar import PostgresText
 from tailrace.projections.definition.sql.postgres.queries import Queries, top_level
+from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
 from tailrace.projections.definition.sql.postgres.source_map import SourceMap
 
@@ -23,4 +24,7 @@ def parse(text: str) -> exp.Expr:
 
 def translate(query: exp.Expr, inputs: Mapping[str, Columns], zone: str) -> SourceMap:
     """A query over inputs with these columns; in the result they are ``{i0}``, ``{i1}``, …. Raises Refused."""
-    return SourceMap.of(top_level(Queries(inputs, zone).query(query)))
+    try:
+        return SourceMap.of(top_level(Queries(inputs, zone).query(query)))
+    except RecursionError:
+        raise Refused("it is nested too deeply", "split it into several", None) from None
