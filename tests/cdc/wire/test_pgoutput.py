@@ -36,6 +36,7 @@ EVERY_KIND: list[pg.PgOutput] = [
     pg.Delete(16_385, old=(b"1", b"y")),
     pg.Truncate((16_385, 16_386), cascade=True, restart_identity=False),
     pg.Truncate((), cascade=False, restart_identity=True),
+    pg.Truncate((16_385,), cascade=True, restart_identity=True),
     pg.Message(True, 0x16B3748, "audit", b"\0any\xffbytes"),
     pg.Message(False, 0x16B3748, "", b""),
     pg.StreamAbort(733, 734),
