@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -77,12 +78,10 @@ def test_binary_cells_of_a_row_change_are_found_and_replaced(
     def as_text(row: pg.Tuple | None) -> pg.Tuple | None:
         return row and tuple(cell.data.upper() + b"!" if isinstance(cell, B) else cell for cell in row)
 
-    parts = ("new", "key", "old")
-    printed = replace(
-        message, **{name: as_text(getattr(message, name)) for name in parts if hasattr(message, name)}
-    )
+    parts = [name for name in ("new", "key", "old") if hasattr(message, name)]
+    printed: Any = {name: as_text(getattr(message, name)) for name in parts}
     texts = [data.upper() + b"!" for _, data in found]
-    assert replace_cells(frame, cells, texts) == HEADER + encode(printed)
+    assert replace_cells(frame, cells, texts) == HEADER + encode(replace(message, **printed))
 
 
 @rows
