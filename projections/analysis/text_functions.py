@@ -30,7 +30,7 @@ TEXT_FUNCTIONS = frozenset({
 """What sees a text as text, and makes another value of it."""
 
 _PATTERNS = frozenset({"Like", "ILike", "RLike", "LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny"})
-_SIZES = frozenset({"OctetLength", "BitLength"})
+_SIZES = frozenset({"OctetLength", "BitLength", "ConcatWs"})
 _SAME_WITH_BLANKS = {
     "Like": re.compile(r"[^_\\]*[^_\\ ]%|%", re.S),
     "ILike": re.compile(r"[^_\\]*[^_\\ ]%|%", re.S),
@@ -40,7 +40,7 @@ _SAME_WITH_BLANKS = {
 
 
 def pads_matter(inner: Node) -> bool:
-    """Whether Postgres would look at the blanks at the end of ``char(n)``, as LIKE and octet_length do."""
+    """Whether Postgres would look at the blanks at the end of ``char(n)``, as LIKE, octet_length and concat do."""
     if inner.kind in _SIZES:
         return True
     if inner.kind not in _PATTERNS:

@@ -20,7 +20,7 @@ from tests.support import REPOSITORY
 from tests.tailrace.live_projection import LIVE_ROW, make_live
 
 PAGE = (REPOSITORY / "docs" / "api.md").read_text()
-MODULES = ("tailrace", "tailrace.errors", "tailrace.testing")
+MODULES = ("tailrace", "tailrace.errors", "tailrace.functions", "tailrace.testing")
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 NAME = re.compile(r"`(\w+)[^`]*`")
 
@@ -72,7 +72,7 @@ def test_the_readers_of_the_page_run(
 ) -> None:
     make_live(tmp_path)
     monkeypatch.chdir(tmp_path)
-    by_name, of_log, _ = examples()
+    by_name, of_log, *_ = examples()
     exec(by_name, {})
     assert capsys.readouterr().out.strip() == repr(LIVE_ROW)
     exec(of_log, {})

@@ -29,12 +29,13 @@ from tailrace.projections.definition.sql_query import SqlQuery
 from tests.projections.meaning.expressions import INEXACT
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 Outcome = Literal["equal", "refused", "warned", "fails in both", "fails in one", "different"]
-"""``fails in one``: a decimal of more digits than Spark has, which is an error when it is computed; a float that
-becomes infinite or zero, which is an error in Postgres; what Spark does not compute, because NULL stands beside it."""
-_TOO_LARGE = "cannot be represented as Decimal(38"
+"""``fails in one``: a decimal of more digits than Spark has, or a text that it does not read as a type, which is an
+error when it is computed; a float that becomes infinite or zero, which is an error in Postgres; what one of them does
+not compute, because NULL stands beside it."""
+_ONLY_HERE = ("cannot be represented as Decimal(38", "CAST_INVALID_INPUT")
 _OUT_OF_RANGE, _LIMITS = "22003", ("Infinity", "-Infinity", "0", "-0", "NaN")
 HEADER = """/* projection
 key = "id"
@@ -209,9 +210,7 @@ class Expressions:
             return
         for at, each in enumerate(several):
             words = values.words if isinstance(values, _Failed) else _difference(each, values[at])
-            found[each.expression] = (
-                "equal" if not words else "fails in one" if _TOO_LARGE in words else "different"
-            )
+            found[each.expression] = _verdict(each, words) if words else "equal"
             if words:
                 self.words[each.expression] = words
 
@@ -224,6 +223,12 @@ class Expressions:
             assert isinstance(defined.function, SqlQuery)
             return _Failed("fails: " + str(error).splitlines()[0], defined.function.place_of(error))
         return [_texts(table[f"v{at}"].combine_chunks()) for at in range(len(several))]
+
+    def values_of(self, columns: Mapping[str, Column]) -> dict[str, list[str | None]]:
+        """The texts by row of columns that Python made."""
+        named = [column.alias(f"v{at}") for at, column in enumerate(columns.values())]
+        table: pa.Table = self._frame.select("id", *named).toArrow().sort_by("id")
+        return {name: _texts(table[f"v{at}"].combine_chunks())[0] for at, name in enumerate(columns)}
 
     def _probe(self, several: Sequence[Expected], found: dict[str, Outcome]) -> None:
         """One row each of those that fail in Postgres."""
@@ -253,6 +258,13 @@ def _at(place: str, several: Sequence[Expected]) -> list[Expected]:
 def _halves(several: Sequence[Expected]) -> tuple[Sequence[Expected], Sequence[Expected]]:
     middle = len(several) // 2
     return several[:middle], several[middle:]
+
+
+def _verdict(expected: Expected, words: str) -> Outcome:
+    """Of one that differs."""
+    fails = words.startswith("fails: ")
+    only_here = any(each in words for each in _ONLY_HERE) or not any(expected.values)
+    return "fails in one" if fails and only_here else "different"
 
 
 def _texts(column: pa.Array) -> tuple[list[str | None], bool]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
 
+from tailrace import functions as pg
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import UsageError
 from tests.fixtures.databases import drop_database
 from tests.fixtures.scale import Scale
 from tests.projections.meaning.expression_answers import Expressions, smallest, values_of_postgres
@@ -98,3 +102,41 @@ def test_every_form_of_the_manual_gives_what_it_gives_in_postgres_or_is_refused_
         each: here.words[each] for each, what in outcomes.items() if what not in ("equal", "refused")
     }
     assert not different, smallest(different)
+
+
+IN_PYTHON: dict[str, Callable[[], Column]] = {
+    "upper(t1)": lambda: pg.upper("t1"),
+    "lower(t1)": lambda: pg.lower(F.col("t1")),
+    "initcap(t1)": lambda: pg.initcap("t1"),
+    "left(t1, -2)": lambda: pg.left("t1", -2),
+    "right(t1, 3)": lambda: pg.right("t1", 3),
+    "substr(t1, -1)": lambda: pg.substr("t1", -1),
+    "substr(t1, -1, 4)": lambda: pg.substr("t1", -1, 4),
+    "split_part(t1, ' ', -1)": lambda: pg.split_part("t1", " ", -1),
+    r"regexp_replace(t1, '(\w)(\w)', '{\2\1}')": lambda: pg.regexp_replace("t1", r"(\w)(\w)", r"{\2\1}"),
+    "regexp_replace(t1, 'A|o', '\\&\\&', 'gi')": lambda: pg.regexp_replace("t1", "A|o", r"\&\&", "gi"),
+    "regexp_like(t1, '[[:alpha:]]{3}')": lambda: pg.regexp_like("t1", "[[:alpha:]]{3}"),
+    "regexp_substr(t1, '[0-9]+')": lambda: pg.regexp_substr("t1", "[0-9]+"),
+    "regexp_match(t1, '([a-z]) ?([A-Z])', 'i')": lambda: pg.regexp_match("t1", "([a-z]) ?([A-Z])", "i"),
+    "date_trunc('week', p1)": lambda: pg.date_trunc("week", "p1"),
+    "date_trunc('day', z1, 'Europe/Berlin')": lambda: pg.date_trunc("day", "z1", "Europe/Berlin"),
+    "to_char(p1, 'DD.MM.YYYY HH24:MI')": lambda: pg.to_char("p1", "DD.MM.YYYY HH24:MI"),
+}
+
+
+def test_functions_for_definitions_in_python_mean_what_they_mean_in_postgres(
+    captured: Site, spark: SparkSession, tmp_path: Path
+) -> None:
+    assert {name.partition("(")[0] for name in IN_PYTHON} == set(pg.__all__)
+    expected = values_of_postgres(captured.dsn, list(IN_PYTHON))
+    with captured.open() as store:
+        found = Expressions(spark, store, tmp_path).values_of(
+            {text: make() for text, make in IN_PYTHON.items()}
+        )
+    assert {each.expression: list(each.values) for each in expected} == found
+
+
+def test_a_pattern_that_spark_would_read_otherwise_is_refused_in_python_too(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="longest in Postgres") as refused:
+        pg.regexp_replace("t1", "a|ab", "")
+    assert "alternatives" in (refused.value.hint or "")
