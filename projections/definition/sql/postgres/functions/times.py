@@ -106,8 +106,14 @@ def _printed_instant(arguments: Sequence[Value], zone: str) -> str:
     return f"date_format({clock}, {quoted(spark_pattern(arguments[1].constant or ''))})"
 
 
+def _day(arguments: Sequence[Value], zone: str) -> str:
+    return f"CAST({wall_clock(arguments[0].sql, zone)} AS DATE)"
+
+
 _NOW = "write :now, the time of the position"
 ROWS = (
+    *(Row("date", (kind,), DATE, "CAST({0} AS DATE)") for kind in ("date", "timestamp")),
+    Row("date", ("timestamptz",), DATE, InZone(_day)),
     *(Row("date_part", ("text constant", kind), FLOAT8, InZone(_part))
       for kind in ("date", "timestamp", "timestamptz", "time")),
     Row("date_trunc", ("text constant", "timestamp"), TIMESTAMP, _truncated),
