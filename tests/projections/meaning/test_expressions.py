@@ -16,12 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from tailrace import functions as pg
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.errors import UsageError
+from tailrace.projections.definition.sql.postgres.functions.patterns import read_pattern
 from tests.fixtures.databases import drop_database
 from tests.fixtures.scale import Scale
 from tests.projections.meaning.expression_answers import Expressions, smallest, values_of_postgres
 from tests.projections.meaning.expression_rows import fill_rows
 from tests.projections.meaning.expressions import Generator
 from tests.projections.meaning.function_cases import calls, computed_rows
+from tests.projections.meaning.random_patterns import pattern, text
 from tests.projections.meaning.syntax_cases import SYNTAX, X
 from tests.support.capturing import Site, init_and_capture
 
@@ -140,3 +142,36 @@ def test_a_pattern_that_spark_would_read_otherwise_is_refused_in_python_too(spar
     with pytest.raises(UsageError, match="longest in Postgres") as refused:
         pg.regexp_replace("t1", "a|ab", "")
     assert "alternatives" in (refused.value.hint or "")
+
+
+def test_a_random_pattern_finds_what_it_finds_in_postgres(
+    captured: Site, spark: SparkSession, scale: Scale, seed: int
+) -> None:
+    rng = random.Random(seed)
+    tried = [(at, pattern(rng), text(rng)) for at in range(scale.pick(smoke=1000, full=50_000))]
+    read = [read_pattern(each) for _, each, _ in tried]
+    with psycopg.connect(captured.dsn) as connection:
+        connection.execute("CREATE TEMP TABLE tried (n int, p text, t text)")
+        with connection.cursor().copy("COPY tried FROM STDIN") as copy:
+            for row in tried:
+                copy.write_row(row)
+        expected = connection.execute(
+            r"SELECT t ~ p, regexp_substr(t, p), regexp_match(t, p), regexp_replace(t, p, '<\&>', 'g')"
+            " FROM tried ORDER BY n"
+        ).fetchall()
+    rows = [(at, each.java, text, each.groups) for (at, _, text), each in zip(tried, read, strict=True)]
+    found = (
+        spark.createDataFrame(rows, "n int, p string, t string, groups int")
+        .selectExpr(
+            "n", "t RLIKE p AS matches", "if(t RLIKE p, regexp_extract(t, p, 0), NULL) AS first",
+            "if(t RLIKE p, transform(sequence(if(groups = 0, 0, 1), groups), i -> regexp_extract(t, p, i)), NULL)"
+            " AS parts",
+            "regexp_replace(t, p, concat('<', '$0', '>')) AS replaced",
+        )
+        .orderBy("n")
+        .collect()
+    )  # fmt: skip
+    for (_, written, given), known, here, there in zip(tried, read, found, expected, strict=True):
+        compared = 4 if known.exact else 1
+        assert tuple(here)[1 : 1 + compared] == there[:compared], (seed, written, given)
+    assert 4 * sum(each.exact for each in read) > len(read), "of a part the match itself is compared"
