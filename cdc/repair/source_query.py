@@ -13,7 +13,7 @@ from psycopg import sql
 from tailrace.cdc.context import Task
 from tailrace.cdc.postgres import errors
 from tailrace.cdc.postgres.connect import Address, quote, translate_errors
-from tailrace.cdc.repair.position import Patience, SnapshotAtLog, snapshot_at_log
+from tailrace.cdc.repair.position import Patience, Row, SnapshotAtLog, snapshot_at_log
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
 from tailrace.eventstore.model.schema import Column
@@ -73,8 +73,8 @@ class SourceAtLog:
     def columns(self, query: str) -> Mapping[str, int]:
         """The oids of the types of a query's columns, by name. Raises QueryFailed, also for a name that is there
         twice."""
-        with self._running(), psycopg.ClientCursor(self.snapshot.connection) as cursor:
-            cursor.execute(_composed(f"{_select('*', query)} LIMIT 0"), prepare=True)
+        with self._running(), self._cursor() as cursor:
+            cursor.execute(_composed(f"{_select('*', query)} LIMIT 0"))
             described = cursor.description or []
         names = [column.name for column in described]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -89,14 +89,15 @@ class SourceAtLog:
         """The rows, in some of the query's columns: what Postgres prints; of ``lists`` the JSON of arrays. Padded texts
         come without the padding, moments in UTC. Raises QueryFailed."""
         cells = ", ".join(_cell(name, oid, as_list=name in lists) for name, oid in columns.items())
-        with (
-            self._running(),
-            psycopg.ServerCursor(self.snapshot.connection, "answer") as cursor,
-        ):
+        with self._running(), self._cursor() as cursor:
             cursor.execute(_composed(_select(cells, query)))
             while rows := cursor.fetchmany(_ROWS):
                 texts = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
                 yield pa.RecordBatch.from_arrays(texts, names=list(columns))
+
+    def _cursor(self) -> psycopg.ServerCursor[Row]:
+        """It is declared by the extended protocol, which takes one statement."""
+        return psycopg.ServerCursor(self.snapshot.connection, "answer")
 
     @contextmanager
     def _running(self) -> Iterator[None]:

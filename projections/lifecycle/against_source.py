@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.errors import DifferenceFound, UsageError
 from tailrace.eventstore.metadata import attempts
+from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.model.topic import TopicId, TopicKind
@@ -99,7 +101,8 @@ class SourceComparison:
 
 
 def source_of(ctx: ProjectionContext, projection: Projection) -> str:
-    """The source in which a projection's query can be run. Raises NotComparable, with the reason."""
+    """The source in which a projection's query can be run. Raises NotComparable, with the reason, and UsageError for a
+    text that is not one SELECT there."""
     if not isinstance(projection.function, SqlQuery):
         raise _refusal(projection, "is written in Python, and the source can only run SQL")
     for name, each in projection.inputs.items():
@@ -113,20 +116,24 @@ def source_of(ctx: ProjectionContext, projection: Projection) -> str:
     sources = sorted({topic.source for topic in projection.topics})
     if len(sources) > 1:
         raise _refusal(projection, f"reads tables of several sources: {', '.join(sources)}")
+    _check_policies(ctx, projection, _text(projection.function, projection))
     return sources[0]
 
 
-def compare_with_source(ctx: ProjectionContext, name: str, open_source: OpenSource) -> SourceComparison:
-    """Compare the live generation's definition over the log with its query in the source.
+def _text(function: SqlQuery, projection: Projection) -> SourceText:
+    return SourceText(function.text, _label(projection))
 
-    Raises NotComparable (see ``source_of``), UsageError when nothing is live or the text is not one SELECT there,
-    OperatorError when the generation is frozen or the source does not answer the query, and what ``open_source``
-    raises."""
+
+def compare_with_source(ctx: ProjectionContext, name: str, open_source: OpenSource) -> SourceComparison:
+    """Compare the live generation's definition over the log with its query in the source. A difference is recorded.
+
+    Raises what ``source_of`` raises, UsageError when nothing is live or the source does not answer the query,
+    OperatorError when the generation is frozen, and what ``open_source`` raises."""
+    started = datetime.now(UTC)
     projection = ctx.projection(name)
     source = source_of(ctx, projection)
     assert isinstance(projection.function, SqlQuery)
-    text = SourceText(projection.function.text, _label(projection))
-    _check_policies(ctx, projection, text)
+    text = _text(projection.function, projection)
     with record_failures(ctx, name, "verify", require_live(ctx, name)), row_folder(ctx) as folder:
         generation = comparable(ctx, name)
         ctx.report(f"waiting for the log of {source}", 0, None, "")
@@ -139,7 +146,30 @@ def compare_with_source(ctx: ProjectionContext, name: str, open_source: OpenSour
             batches = answer.batches(opened, query, _label(projection))
             files = write_rows(answer.placement, folder, batches, lambda seen: _report(ctx, source, seen))
         outcomes = _outcomes(step, replace(files, placement=answer.chosen()))
-    return _comparison(step, source, lsn, answer, outcomes)
+    found = _comparison(step, source, lsn, answer, outcomes)
+    if not found.equal:
+        _record(ctx, found, started)
+    return found
+
+
+def _record(ctx: ProjectionContext, found: SourceComparison, started: datetime) -> None:
+    """Record a difference. What is equal to the source says nothing of the sink, whose own comparison is on record."""
+    ctx.store.run_records.add(
+        RunRecord(
+            projection=found.projection,
+            generation=found.generation,
+            started=started,
+            finished=datetime.now(UTC),
+            from_epoch=None,
+            to_epoch=found.epoch,
+            kind="verify",
+            reason=f"against its query in {found.source}: {found.different:,} rows with other values,"
+            f" {found.only_in_source:,} only in the source, {found.only_in_projection:,} only in the projection",
+            rows_upserted=found.different + found.only_in_projection,
+            rows_deleted=found.only_in_source,
+            status="different",
+        )
+    )
 
 
 def _report(ctx: ProjectionContext, source: str, seen: int) -> None:

@@ -42,10 +42,9 @@ def verify_against_source(invocation: Invocation, names: list[str] | None, maste
         compared = 0
         for name in wanted.names:
             try:
-                if not names:
-                    source_of(projections, projections.projection(name))
-                found = compare_with_source(projections, name, partial(_open, invocation, projections, name))
+                source_of(projections, projections.projection(name))
                 sink = verify.verify(projections, name)
+                found = compare_with_source(projections, name, partial(_open, invocation, projections, name))
             except NotComparable as error:
                 if names:
                     codes.add(report(error, invocation.output, verbose=invocation.verbose))

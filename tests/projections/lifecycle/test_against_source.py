@@ -75,14 +75,12 @@ FROM orders AS o WHERE o.at < :now GROUP BY o.customer_id
 """
 KINDS = """
 SELECT id, flag, small, big, single, double, exact, bare, words, padded, bytes, day, clock, moment, instant, period,
-       ident, feel, address, doc, ints, texts, moments, pads, doubles FROM kinds
+       ident, feel, address, doc, ints, texts, moments, pads, doubles,
+       CAST(instant AS date) AS there, CAST(instant AS timestamp) AS clock_there, extract(hour FROM instant) AS hour
+FROM kinds
 """
 
 IN_SPARK = 'dialect = "spark"'
-DAYS = """
-SELECT id, CAST(instant AS date) AS day, CAST(instant AS timestamp) AS clock, extract(hour FROM instant) AS hour
-FROM kinds
-"""
 
 
 class Shop:
@@ -140,13 +138,12 @@ def test_what_a_query_says_in_the_source_and_in_the_log_is_equal_and_what_was_ch
     shop: Shop, capture: RunningCapture
 ) -> None:
     shop.view("totals", TOTALS, '\\"Order\\"', "orders")
-    shop.view("kinds", KINDS)
-    shop.view("days", DAYS, more='time_zone = "Europe/Berlin"')
+    shop.view("kinds", KINDS, more='time_zone = "Europe/Berlin"')
     shop.refresh()
     code, found = shop.verify()
     assert code == 0, found
     assert (found["totals"]["rows"], found["kinds"]["rows"]) == (7, 3)
-    assert [found[name]["equal"] for name in ("totals", "kinds", "days")] == [True] * 3
+    assert found["totals"]["equal"] and found["kinds"]["equal"]
 
     execute(
         shop.dsn,
@@ -169,6 +166,7 @@ def test_what_a_query_says_in_the_source_and_in_the_log_is_equal_and_what_was_ch
     sink = found["totals"]["sink"]
     assert (code, found["totals"]["equal"]) == (4, False)
     assert (sink["only_in_log"], sink["only_in_sink"], sink["different"]) == (1, 1, 1)
+    assert "1.00" not in str(sink["samples"]), "no value without --show-values"
 
 
 def test_a_query_that_means_something_else_in_the_source_is_found(shop: Shop) -> None:
@@ -190,28 +188,28 @@ def test_a_query_that_means_something_else_in_the_source_is_found(shop: Shop) ->
     assert (found["halves"]["rows"], found["halves"]["different"]) == (3, 2)
     assert found["halves"]["samples"][0]["expected"] == '{"half": 0.0}'
     assert "the source does not answer the query of projection 'spelled': type" in found["errors"]
-    _, hidden = shop.verify("halves")
-    assert hidden["halves"]["samples"][0]["expected"] != '{"half": 0.0}', "no value without --show-values"
 
 
 def test_what_is_not_all_in_one_source_as_it_is_there_is_refused(shop: Shop) -> None:
     order = '\\"Order\\"'
+    shop.view("plain", "SELECT id, amount FROM orders", order, "orders")
+    shop.refresh()
     shop.view("hashed", "SELECT id, secret FROM orders", order, "orders")
     shop.view("all_columns", "SELECT * FROM orders", order, "orders")
-    shop.view("plain", "SELECT id, amount FROM orders", order, "orders")
-    shop.view("changed", "SELECT after.id AS id, count(*) AS n FROM kinds GROUP BY after.id")
+    shop.view("changed", "SELECT id, 1 AS n FROM kinds")
     file = shop.folder / "views" / "changed.sql"
     file.write_text(file.read_text().replace("state =", "changes ="))
-    shop.refresh()
-    code, found = shop.verify("hashed", "all_columns", "changed", "plain")
-    assert code == 2 and set(found) == {"plain", "errors"} and found["plain"]["equal"]
+    code, found = shop.verify("hashed", "all_columns", "changed")
+    assert code == 2 and set(found) == {"errors"}
     for part in (
+        "'hashed' (",
         "may read orders.secret, which a column policy changes in the log",
+        "'all_columns' (",
         "reads kinds as changes, which is no table of a source",
     ):
         assert part in found["errors"]
     code, found = shop.verify()
-    assert code == 0, "without names, what cannot be compared is left out"
+    assert code == 0 and found["plain"]["equal"], "without names, what cannot be compared is left out"
 
 
 @pytest.mark.parametrize(
