@@ -44,6 +44,13 @@ CONSTANTS: Mapping[str, Sequence[tuple[str, ...]]] = {
 }
 """What stands where a function takes a constant alone, in order."""
 INSTEAD: Mapping[str, Sequence[str]] = {
+    "array_append": ["array_append(ia1, i1)", "array_append(ta1, t1)", "array_append(ia1, NULL)"],
+    "array_cat": ["array_cat(ia1, ia2)"],
+    "array_position": ["array_position(ia1, 1)", "array_position(ta1, NULL)", "array_position(ta1, t1)"],
+    "array_prepend": ["array_prepend(t1, ta1)", "array_prepend(s1, ia1)"],
+    "array_remove": ["array_remove(ia1, 1)", "array_remove(ta1, NULL)"],
+    "array_replace": ["array_replace(ta1, 'a', 'ä')", "array_replace(ia1, NULL, 7)"],
+    "string_to_array": ["string_to_array(t1, ' ')", "string_to_array(t1, '.', 'b')"],
     "avg": [
         *(f"round(avg({column}) OVER (PARTITION BY b1), 2)" for column in ("s1", "i1", "l1", "n1")),
         "avg(f1) OVER (PARTITION BY b1)",
@@ -54,7 +61,7 @@ INSTEAD: Mapping[str, Sequence[str]] = {
     "rpad": ["rpad(t1, s1 % 20)", "rpad(t1, s1 % 20, t2)"],
     "to_timestamp": ["to_timestamp(i1)"],
 }
-"""Functions whose arguments have to be small, or whose result has to be rounded."""
+"""Functions whose arguments have to be small or of one type, or whose result has to be rounded."""
 
 
 ELSEWHERE = frozenset({"grouping"})

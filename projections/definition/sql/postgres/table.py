@@ -7,8 +7,8 @@ A row says what a function of Postgres takes and gives, and how Spark computes t
     Row("sum", ("int4",), INT8, "sum({0})", "aggregate")
 
 - ``takes`` names types (``types.py``). Arguments are converted to them as Postgres does without a cast. ``any`` is any
-  type, ``numeric`` takes integers as well. ``constant`` after a type: only a literal. ``*`` behind the last one: any
-  number of it.
+  type, ``array`` any array, ``element`` a value as it is, and ``numeric`` takes integers as well. ``constant`` after a
+  type: only a literal. ``*`` behind the last one: any number of it.
 - ``gives`` is a type, ``"same"`` (that of the first argument), or a function of the arguments.
 - ``spark`` is a template with ``{0}``, ``{1}`` and ``{*}`` (all, with commas), or a function from the arguments to the
   text; ``InZone`` is one that needs the declared time zone. It raises ``NotInTable`` for arguments for which Spark has
@@ -100,6 +100,10 @@ def _fit(value: Value, wanted: str) -> Value | None:
     name, _, rest = wanted.partition(" ")
     if rest == "constant" and value.constant is None:
         return None
+    if name == "array":
+        return value if value.type.element is not None else None
+    if name == "element":
+        return value
     if name == "any":
         return implicit(value, PgType("text")) if value.type == UNKNOWN else value
     return implicit(value, PgType(name))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tailrace.projections.definition.sql.postgres.functions import (
     aggregates,
+    arrays,
     numbers,
     regexps,
     texts,
@@ -19,6 +20,7 @@ GROUPS: Mapping[str, tuple[Row, ...]] = {
     "Functions of texts and bytes": texts.ROWS,
     "Functions of regular expressions": regexps.ROWS,
     "Functions of dates and times": times.ROWS,
+    "Functions of arrays": arrays.ROWS,
     "Aggregates": aggregates.ROWS,
     "Functions of windows": windows.ROWS,
 }
