@@ -7,26 +7,33 @@ the user's words. Pure: it is given a plan and what is declared, and knows neith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tailrace.projections.analysis.computed_columns import shape_of
+from tailrace.projections.analysis.computed_attributes import ComputedAttributes
 from tailrace.projections.analysis.expressions import (
-    Equality,
     coalesced_attributes,
     column_holding,
     equalities,
-    names_in,
     non_null_attributes,
     root,
     subqueries,
 )
 from tailrace.projections.analysis.joins import JoinSides, join_rows, refusal_of
+from tailrace.projections.analysis.obstacle_words import (
+    UNPROVABLE,
+    computed_key_hint,
+    foreign_key,
+    group_words,
+    key_of,
+    name_list,
+    window_hint,
+)
 from tailrace.projections.analysis.plan_tree import Node
+from tailrace.projections.analysis.set_operations import Refusal, rows_of_comparison, rows_of_union
 from tailrace.projections.analysis.spread import (
     AllRows,
     Attribute,
-    ComputedColumn,
     Domain,
     InputColumn,
     InputFacts,
@@ -39,10 +46,8 @@ from tailrace.projections.analysis.spread import (
     UnknownRows,
     column_words,
     joint,
-    key_words,
     narrow,
     unique_of_join,
-    unite,
 )
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
@@ -51,8 +56,6 @@ from tailrace.projections.definition.model import KeyColumn
 MARK = "tailrace input "
 """The alias around each input's plan: a name that no function gives."""
 
-_COMPUTED_MAX = 1_000
-"""What stands for expressions of the reading of an input with a number: so many numbers below 0."""
 _PASSING = frozenset({
     "CollectMetrics", "EventTimeWatermark", "RebalancePartitions", "Repartition", "RepartitionByExpression",
     "ResolvedHint", "Sort", "SubqueryAlias", "View",
@@ -63,7 +66,7 @@ _LIMITS = frozenset({"GlobalLimit", "LimitAll", "LocalLimit", "Offset", "Tail"})
 
 def prove(plan: Node, lineage: Lineage, inputs: Mapping[str, InputFacts]) -> Proof:
     """Walk a plan whose inputs are marked (``MARK``)."""
-    walk = _Walk(lineage, inputs)
+    walk = _Walk(lineage, inputs, ComputedAttributes(inputs))
     result = walk.relation(plan)
     walk.conclude(plan, result)
     return walk.proof
@@ -81,6 +84,7 @@ class _Defined:
 class _Walk:
     lineage: Lineage
     inputs: Mapping[str, InputFacts]
+    computed: ComputedAttributes
     proof: Proof = field(default_factory=Proof)
     _defined: dict[int, _Defined] = field(default_factory=dict)
     _readings: int = 0
@@ -124,14 +128,12 @@ class _Walk:
             for key in facts.unique
             if all(name in places for name in key)
         )
-        computed: dict[KeyColumn, Attribute] = {
-            each: -(self._readings * _COMPUTED_MAX + at) for at, each in enumerate(facts.computed)
-        }
+        computed = self.computed.of_reading(self._readings, facts)
         origins |= {
             number: InputColumn(self._readings, facts.name, column_words(each))
             for each, number in computed.items()
         }
-        held: dict[KeyColumn, Attribute] = {**dict(places.items()), **computed}
+        held: dict[KeyColumn, Attribute] = dict(places.items()) | dict(computed.items())
         return PlanRelation(below.output, self._spread(node, facts, held), origins, unique)
 
     def _spread(self, node: Node, facts: InputFacts, places: Mapping[KeyColumn, Attribute]) -> Rows:
@@ -152,53 +154,8 @@ class _Walk:
             )
             return UnknownRows()
         given = dict(zip(domain.columns, own, strict=True))
-        never = {name_of_key for name_of_key, column in given.items() if self._never_null(facts, column)}
+        never = {name_of_key for name_of_key, column in given.items() if _never_null(facts, column)}
         return Spread.of(domain, {name: places[column] for name, column in given.items()}, never)
-
-    def _never_null(self, facts: InputFacts, column: KeyColumn) -> bool:
-        if isinstance(column, Computed):
-            return facts.computed[column].never_null
-        return facts.nested or column in set().union(*facts.unique)
-
-    def _held_by(self, *below: PlanRelation) -> Callable[[Node], Attribute | None]:
-        """Which attribute of these relations has an expression's value; also one that stands for what is computed."""
-        origins = {held: origin for each in below for held, origin in each.origins.items()}
-        computed = [held for each in below for held in sorted(each.computed, key=str)]
-
-        def held_by(expression: Node) -> Attribute | None:
-            found = root(expression)
-            if found is not None or not computed:
-                return found
-            readings: set[int] = set()
-
-            def name_of(column: Node) -> str:
-                origin = origins.get(column.id)
-                readings.add(origin.reading if origin else 0)
-                return origin.column if origin else ""
-
-            shape = shape_of(expression, name_of)
-            for held in computed:
-                if readings <= {origins[held].reading} and self._computed_at(origins[held]).shape == shape:
-                    return held
-            return None
-
-        return held_by
-
-    def _computed_at(self, origin: InputColumn) -> ComputedColumn:
-        known = self.inputs[origin.input].computed
-        return next(made for each, made in known.items() if column_words(each) == origin.column)
-
-    def _told(self, below: PlanRelation, held: frozenset[Attribute]) -> frozenset[Attribute]:
-        """What is computed of these attributes alone: rows that differ in it differ in one of them."""
-        columns: dict[int, set[str]] = {}
-        for each in held:
-            if (origin := below.origins.get(each)) is not None:
-                columns.setdefault(origin.reading, set()).add(origin.column)
-        return frozenset(
-            each
-            for each in below.computed
-            if self._computed_at(origin := below.origins[each]).columns <= columns.get(origin.reading, set())
-        )
 
     def _limit(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
@@ -215,7 +172,7 @@ class _Walk:
         if below and all(isinstance(each.rows, AllRows) for each in below):
             return PlanRelation(output, AllRows())
         if not any(isinstance(each.rows, UnknownRows) for each in below):
-            words, hint = _UNPROVABLE.get(node.kind, (
+            words, hint = UNPROVABLE.get(node.kind, (
                 f"it goes through {node.kind}, of which nobody knows whether it keeps keys apart",
                 "do it otherwise, or say trust=True when you know that it does",
             ))  # fmt: skip
@@ -228,7 +185,7 @@ class _Walk:
     def _named_columns(self, below: PlanRelation, expressions: Sequence[Node]) -> PlanRelation:
         """A node whose columns are these expressions of the one below."""
         output = _columns(expressions)
-        held_by = self._held_by(below)
+        held_by = self.computed.held_by(below)
         roots = {
             column.id: held
             for column, expression in zip(output, expressions, strict=True)
@@ -252,7 +209,9 @@ class _Walk:
             below = self.relation(child)
         rows = below.rows
         if isinstance(rows, Spread):
-            below = below.with_rows(narrow(rows, non_null_attributes(condition, self._held_by(below))))
+            below = below.with_rows(
+                narrow(rows, non_null_attributes(condition, self.computed.held_by(below)))
+            )
         return below
 
     def _aggregate(self, node: Node) -> PlanRelation:
@@ -260,13 +219,13 @@ class _Walk:
         grouping = node.expressions("groupingExpressions")
         expressions = node.expressions("aggregateExpressions")
         named = self._named_columns(below, expressions)
-        grouped = [*map(self._held_by(below), grouping)]
+        grouped = [*map(self.computed.held_by(below), grouping)]
         held = [each for each in grouped if each is not None]
         told = [column_holding(each, expressions) for each in self._telling(below, grouping)]
         unique = (
             frozenset() if None in told else frozenset({frozenset(each for each in told if each is not None)})
         )
-        rows = self._kept_apart(node, below, held, _groups(grouping), _computed_key_hint(below, grouping))
+        rows = self._kept_apart(node, below, held, group_words(grouping), computed_key_hint(below, grouping))
         if isinstance(rows, Spread):
             rows = named.rows
         return PlanRelation(named.output, rows, named.origins, unique)
@@ -300,7 +259,7 @@ class _Walk:
         words = (
             "distinct compares rows without their key"
             if everything
-            else f"dropDuplicates({_name_list(keys)}) compares rows of different keys"
+            else f"dropDuplicates({name_list(keys)}) compares rows of different keys"
         )
         rows = self._kept_apart(node, below, held, words)
         return PlanRelation(below.output, rows, below.origins, below.unique | {frozenset(held)})
@@ -309,38 +268,27 @@ class _Walk:
         below = self.relation(node.children[0])
         added = node.expressions("windowExpressions")
         partition = node.expressions("partitionSpec")
-        held = [each for each in map(self._held_by(below), partition) if each is not None]
+        held = [each for each in map(self.computed.held_by(below), partition) if each is not None]
         words = (
-            f"a window partitioned by {_name_list(partition)} spans rows of different keys"
+            f"a window partitioned by {name_list(partition)} spans rows of different keys"
             if partition
             else "a window without partitionBy spans all rows"
         )
-        rows = self._kept_apart(node, below, held, words, self._window_hint(below, partition, held))
+        rows = self._kept_apart(node, below, held, words, window_hint(self.lineage, below, partition, held))
         return PlanRelation((*below.output, *_columns(added)), rows, below.origins, below.unique)
-
-    def _window_hint(self, below: PlanRelation, partition: Sequence[Node], held: Sequence[Attribute]) -> str:
-        """What to do about a window that spans keys: with the key among its columns it would compute something else."""
-        if not partition or len(held) < len(partition):
-            return f"partition it by the key ({self._key_words(below)}), or follow no key: it is computed in full"
-        columns = _name_list(partition)
-        key = ", ".join(dict.fromkeys((*columns.split(", "), *self.lineage.key)))
-        return (
-            f"follow {columns}: key=({key}), with affects that name {columns} alone;"
-            f" to partition it by {self._key_words(below)} as well would give another result"
-        )
 
     def _kept_apart(
         self, node: Node, below: PlanRelation, held: Iterable[Attribute], words: str, hint: str = ""
     ) -> Rows:
         """The rows below, when these attributes tell their keys apart."""
         rows, attributes = below.rows, frozenset(held)
-        attributes |= self._told(below, attributes)
+        attributes |= self.computed.told(below, attributes)
         if isinstance(rows, Spread) and rows.restrict_to(attributes) is None:
             if all(rows.holders[name] & attributes for name in rows.domain.columns):
                 words += ": it is NULL in rows that an outer join keeps"
             self._refuse(
                 node, below, words,
-                hint or f"carry the key along: {self._key_words(below)} has to be among these columns",
+                hint or f"carry the key along: {key_of(self.lineage, below)} has to be among these columns",
             )  # fmt: skip
             return UnknownRows()
         return rows
@@ -367,42 +315,23 @@ class _Walk:
     def _union(self, node: Node) -> PlanRelation:
         """Columns of one place belong together."""
         parts = [self.relation(child) for child in node.children]
-        output = parts[0].output
-        rows = [part.rows for part in parts]
-        if any(isinstance(each, UnknownRows) for each in rows):
-            return PlanRelation(output, UnknownRows())
-        if all(isinstance(each, AllRows) for each in rows):
-            return PlanRelation(output, AllRows())
-        spreads = [each for each in rows if isinstance(each, Spread)]
-        if len(spreads) < len(rows):
-            self._refuse(
-                node, parts[0], "it unites rows of an input without affects with others; those are never left out",
-                "say what that input affects, too",
-            )  # fmt: skip
-            return PlanRelation(output, UnknownRows())
-        if len({each.domain for each in spreads}) > 1:
-            self._refuse(node, parts[0], "it unites rows that lead to the key in different ways",
-                         "join each part with what holds the key first")  # fmt: skip
-            return PlanRelation(output, UnknownRows())
-        return PlanRelation(output, unite(parts, spreads))
+        return PlanRelation(parts[0].output, self._rows_or_refusal(node, parts[0], rows_of_union(parts)))
 
     def _set_operation(self, node: Node) -> PlanRelation:
-        """Intersect and except compare whole rows: a key is in one place on both sides."""
+        """Intersect and except compare whole rows."""
         left, right = (self.relation(child) for child in node.children)
-        if isinstance(left.rows, UnknownRows) or isinstance(right.rows, UnknownRows):
-            return PlanRelation(left.output, UnknownRows())
+        rows = self._rows_or_refusal(node, left, rows_of_comparison(node.kind, left, right))
+        if isinstance(rows, UnknownRows):
+            return PlanRelation(left.output, rows)
         everything = frozenset({frozenset(column.id for column in left.output)})
         unique = left.unique if node.fields.get("isAll") else left.unique | everything
-        kept = PlanRelation(left.output, left.rows, left.origins, unique)
-        if isinstance(right.rows, AllRows):
-            return kept
-        if isinstance(left.rows, Spread) and left.rows.domain == right.rows.domain:
-            both = unite([left, right], [left.rows, right.rows])
-            if both.restrict_to(column.id for column in left.output) is not None:
-                return kept.with_rows(both)
-        self._refuse(node, left, f"{node.kind.lower()} compares rows of different keys",
-                     "have the key in the same column on both sides")  # fmt: skip
-        return kept.with_rows(UnknownRows())
+        return PlanRelation(left.output, rows, left.origins, unique)
+
+    def _rows_or_refusal(self, node: Node, below: PlanRelation, found: Rows | Refusal) -> Rows:
+        if isinstance(found, tuple):
+            self._refuse(node, below, *found)
+            return UnknownRows()
+        return found
 
     def _join(self, node: Node) -> PlanRelation:
         return self._join_on(node, [node.expression("condition")])
@@ -410,9 +339,9 @@ class _Walk:
     def _join_on(self, node: Node, conditions: Iterable[Node | None]) -> PlanRelation:
         left, right = (self.relation(child) for child in node.children)
         kind = node.object_name("joinType")
-        held_by = self._held_by(left, right)
+        held_by = self.computed.held_by(left, right)
         matched = [each for condition in conditions for each in equalities(condition, held_by)]
-        sides = JoinSides.of(left, right, [*matched, *self._equal_constants(left, right)])
+        sides = JoinSides.of(left, right, [*matched, *self.computed.equal_constants(left, right)])
         rows = join_rows(kind, sides, self.lineage)
         if rows is None:
             what, hint = refusal_of(kind, sides, self.lineage)
@@ -430,15 +359,6 @@ class _Walk:
         # Of rows that match nothing the columns are NULL, but not what is computed of them: coalesce(NULL, 'none').
         gone = {"left": right.computed, "right": left.computed, "both": left.computed | right.computed}
         return joined.without(gone.get(keeps, frozenset()))
-
-    def _equal_constants(self, left: PlanRelation, right: PlanRelation) -> Iterator[Equality]:
-        """The key of one total is the same in all rows."""
-        for one in left.computed:
-            for other in right.computed:
-                shape = self._computed_at(left.origins[one]).shape
-                made = self._computed_at(right.origins[other])
-                if made.shape == shape and not made.columns:
-                    yield Equality(one, other, nulls=False)
 
     def _with_cte(self, node: Node) -> PlanRelation:
         for defined in node.expressions("cteDefs"):
@@ -460,10 +380,7 @@ class _Walk:
         self._readings += len(readings)
         self.proof.again[node] = columns
         found = defined.relation.rename(output, columns)
-        found = found.renumber({
-            held: -(readings[found.origins[held].reading] * _COMPUTED_MAX + -int(str(held)) % _COMPUTED_MAX)
-            for held in found.computed
-        })  # fmt: skip
+        found = self.computed.renumbered(found, readings)
         origins = {
             held: replace(origin, reading=readings[origin.reading]) for held, origin in found.origins.items()
         }
@@ -483,9 +400,6 @@ class _Walk:
     def _refuse(self, node: Node, below: PlanRelation, what: str, hint: str) -> None:
         if not isinstance(below.rows, UnknownRows):
             self.proof.obstacles.append(Obstacle(node, what, hint))
-
-    def _key_words(self, relation: PlanRelation) -> str:
-        return key_words(relation) or ", ".join(self.lineage.key)
 
     def conclude(self, plan: Node, result: PlanRelation) -> None:
         """The columns of the result that are named like the key hold what the inputs' ``affects`` say."""
@@ -507,32 +421,9 @@ class _Walk:
                 )  # fmt: skip
                 return
             if not result.rows.certain(name, column.id):
-                self.proof.obstacles.append(self._foreign_key(plan, result, column))
+                what, hint = foreign_key(self.lineage, result, column)
+                self.proof.obstacles.append(Obstacle(plan, what, hint))
         self.proof.never_null = not self.proof.obstacles and set(self.lineage.key) <= result.rows.never_null
-
-    def _foreign_key(self, plan: Node, result: PlanRelation, column: OutputColumn) -> Obstacle:
-        """Its key is not what ``affects`` say."""
-        rows = result.rows
-        assert isinstance(rows, Spread)
-        said = ", ".join(
-            f"{name}.{column_words(path.columns[self.lineage.key.index(column.name)])}"
-            for name, path in self.lineage.paths.items()
-            if isinstance(path, Direct)
-        )
-        origin = result.origins.get(column.id)
-        if column.id in rows.holders[column.name]:
-            what = f"its key {column.name} is NULL in rows that an outer join keeps"
-            hint = "take it from the side of the join whose rows are kept, or coalesce both"
-        elif origin is not None:
-            what = f"its key {column.name} is {origin.input}.{origin.column}, while affects says {said}"
-            hint = "correct affects, or the key"
-        else:
-            what = f"its key {column.name} is computed otherwise than affects says ({said})"
-            hint = (
-                "have affects say what it is computed of, Computed(…) over columns of one input,"
-                " or say trust=True when it is the same value"
-            )
-        return Obstacle(plan, what, hint)
 
 
 def _marked_input(node: Node) -> str:
@@ -545,50 +436,6 @@ def _marked_input(node: Node) -> str:
 def _columns(expressions: Iterable[Node]) -> tuple[OutputColumn, ...]:
     return tuple(OutputColumn(each.id, each.name) for each in expressions if "exprId" in each.fields)
 
-
-_COMPUTED_KEY = (
-    "the key is computed of {0}: say so, affects={{key: Computed(expression)}}, or"
-    " do not say that affects is {0}; then each change has everything computed"
-)
-
-
-def _computed_key_hint(below: PlanRelation, expressions: Iterable[Node]) -> str:
-    """What to do where rows are grouped by something made of their key, which affects name; "" where they are not."""
-    rows = below.rows
-    holders = frozenset().union(*rows.holders.values()) if isinstance(rows, Spread) else frozenset()
-    for each in expressions:
-        if root(each) is None:
-            for inner in each.walk():
-                if inner.kind == "AttributeReference" and inner.id in holders:
-                    return _COMPUTED_KEY.format(inner.name)
-    return ""
-
-
-def _name_list(expressions: Iterable[Node]) -> str:
-    return ", ".join(name for each in expressions for name in names_in(each)[:1]) or "nothing"
-
-
-def _groups(grouping: Sequence[Node]) -> str:
-    if not grouping:
-        return "it aggregates over all rows"
-    return f"it groups by {_name_list(grouping)}, so that rows of different keys fall into one group"
-
-
-_ANY_KEY = "may give rows any key", "say trust=True when it keeps the key"
-_MANY_KEYS = "sees rows of different keys", "say trust=True when it looks at rows one by one"
-_FILES = "it reads files or tables beside its inputs", "declare them as inputs"
-_UNPROVABLE = {
-    "FlatMapGroupsInPandas": (f"applyInPandas {_ANY_KEY[0]}", _ANY_KEY[1]),
-    "FlatMapGroupsInArrow": (f"applyInArrow {_ANY_KEY[0]}", _ANY_KEY[1]),
-    "FlatMapCoGroupsInPandas": (f"applyInPandas {_ANY_KEY[0]}", _ANY_KEY[1]),
-    "FlatMapCoGroupsInArrow": (f"applyInArrow {_ANY_KEY[0]}", _ANY_KEY[1]),
-    "MapInPandas": (f"mapInPandas {_MANY_KEYS[0]}", _MANY_KEYS[1]),
-    "MapInArrow": (f"mapInArrow {_MANY_KEYS[0]}", _MANY_KEYS[1]),
-    "Sample": ("it takes a sample of the rows", "choose rows by a condition on their values"),
-    "LogicalRelation": _FILES,
-    "DataSourceV2Relation": _FILES,
-    "HiveTableRelation": _FILES,
-}
 
 _Rule = Callable[[_Walk, Node], PlanRelation]
 _RULES: dict[str, _Rule] = {
@@ -607,3 +454,10 @@ _RULES: dict[str, _Rule] = {
     "Window": _Walk._window,
     "WithCTE": _Walk._with_cte,
 }
+
+
+def _never_null(facts: InputFacts, column: KeyColumn) -> bool:
+    """Is a part of the key NULL in no row of an input?"""
+    if isinstance(column, Computed):
+        return facts.computed[column].never_null
+    return facts.nested or column in set().union(*facts.unique)

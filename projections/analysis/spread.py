@@ -168,22 +168,26 @@ class PlanRelation:
             output, _rename(self.rows, new_names), origins, _limit(_sets(self.unique, new_names))
         )
 
-    def renumber(self, numbers: Mapping[Attribute, Attribute]) -> PlanRelation:
+    def renumber(self, numbers: Mapping[int, int]) -> PlanRelation:
         """The same with other numbers for what is computed."""
-        rows = _rename(self.rows, lambda old: [numbers.get(old, old)])
-        origins = {numbers.get(held, held): origin for held, origin in self.origins.items()}
+
+        def number(held: Attribute) -> Attribute:
+            return numbers.get(held, held) if isinstance(held, int) else held
+
+        rows = _rename(self.rows, lambda old: [number(old)])
+        origins = {number(held): origin for held, origin in self.origins.items()}
         return replace(self, rows=rows, origins=origins)
 
-    def without(self, attributes: frozenset[Attribute]) -> PlanRelation:
+    def without(self, attributes: frozenset[int]) -> PlanRelation:
         """The same, and nothing is known any more of these attributes."""
         kept = {held: origin for held, origin in self.origins.items() if held not in attributes}
         rows = _rename(self.rows, lambda old: [] if old in attributes else [old])
         return replace(self, rows=rows, origins=kept)
 
     @property
-    def computed(self) -> frozenset[Attribute]:
+    def computed(self) -> frozenset[int]:
         """What stands for expressions over columns of an input's row."""
-        return frozenset(held for held in self.origins if _is_computed(held))
+        return frozenset(held for held in self.origins if isinstance(held, int) and held < 0)
 
 
 def _is_computed(attribute: Attribute) -> bool:

@@ -289,7 +289,7 @@ def with_its_table_again(orders: DataFrame, earlier: DataFrame) -> DataFrame:
 
 def test_a_self_join_is_told_how_to_name_the_other_side(analysed: Analyse) -> None:
     (found,) = analysed(with_itself).not_local
-    assert found.what == "rows of different keys meet: the join does not demand orders.customer_id"
+    assert found.what == "orders is joined with itself, so that rows of different keys meet"
     assert "an affects that goes through orders by id = orders.product_id" in found.hint
     assert analysed(with_its_table_again).reason is None
 
