@@ -101,6 +101,14 @@ def _binary_digits(value: Value, type_: PgType, __: str) -> str:
                      "keep it a float; round(x) works on floats")  # fmt: skip
 
 
+def _instant_to_text(value: Value, _: PgType, zone: str) -> str:
+    if zone != UTC:
+        raise NotInTable(
+            "the text of a timestamptz in a zone with summer time", "write it AT TIME ZONE, then cast it"
+        )
+    return f"concat(CAST({wall_clock(value.sql, zone)} AS STRING), '+00')"
+
+
 _INTS, _FLOATS = ("int2", "int4", "int8"), ("float4", "float8")
 _TABLE: dict[tuple[str, str], _Cast] = {
     **{(one, other): _plain for one in _INTS for other in (*_INTS, *_FLOATS, "text")},
@@ -120,6 +128,7 @@ _TABLE: dict[tuple[str, str], _Cast] = {
     ("timestamptz", "timestamp"): lambda value, _, zone: wall_clock(value.sql, zone),
     ("timestamptz", "date"): lambda value, _, zone: f"CAST({wall_clock(value.sql, zone)} AS DATE)",
     ("timestamp", "time"): _plain,
+    ("timestamptz", "text"): _instant_to_text,
 }  # fmt: skip
 """By the types' names; to numeric see ``_to_numeric``."""
 

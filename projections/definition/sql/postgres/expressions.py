@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.sql.postgres import operators
+from tailrace.projections.definition.sql.postgres.bits import bits, inverted
 from tailrace.projections.definition.sql.postgres.casts import cast, named_type
 from tailrace.projections.definition.sql.postgres.contract import TranslatesQueries
 from tailrace.projections.definition.sql.postgres.extract import extract
@@ -46,6 +47,10 @@ from tailrace.projections.definition.sql.postgres.windows import WindowText
 from tailrace.projections.definition.sql.postgres.word_calls import WITH_WORDS, plain_call
 
 _ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.Pow: "^"}
+_BITS = {
+    exp.BitwiseAnd: "&", exp.BitwiseOr: "|", exp.BitwiseXor: "#", exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
+}  # fmt: skip
 _COMPARISONS = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.NullSafeEQ: "<=>",
 }  # fmt: skip
@@ -149,6 +154,12 @@ class Expressions:
         return operators.arithmetic(
             _ARITHMETIC[type(node)], self.value(node.left), self.value(node.right), self.zone
         )
+
+    def bits(self, node: exp.Binary) -> Value:
+        return bits(_BITS[type(node)], self.value(node.left), self.value(node.right))
+
+    def inverted(self, node: exp.BitwiseNot) -> Value:
+        return inverted(self.value(node.this))
 
     def comparison(self, node: exp.Binary) -> Value:
         if isinstance(node.right, exp.Any | exp.All) or isinstance(node.left, exp.Tuple):
@@ -409,6 +420,8 @@ _WAYS: dict[type[exp.Expr], Callable[[Expressions, Any], Value]] = {
     exp.Paren: Expressions.paren,
     exp.Placeholder: Expressions.placeholder,
     **dict.fromkeys(_ARITHMETIC, Expressions.arithmetic),
+    **dict.fromkeys(_BITS, Expressions.bits),
+    exp.BitwiseNot: Expressions.inverted,
     **dict.fromkeys(_COMPARISONS, Expressions.comparison),
     exp.NullSafeNEQ: Expressions.distinct_from,
     exp.Neg: Expressions.negative,
