@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tailrace.projections.generations.difference import Mask
 from tailrace.projections.sinks.columns import from_texts, is_bytes, is_list
 
 _FLOAT4 = 700
+_EXACT = Context(prec=150_000)  # as many digits as a numeric may have
 _ZONE = r"[+-][0-9]{2}(:[0-9]{2}){0,2}$"
 _WRONG = (pa.ArrowInvalid, ValueError, TypeError, InvalidOperation)
 
@@ -86,7 +87,7 @@ def _number(text: str, kind: pa.DataType) -> int | Decimal:
         if number != whole:
             raise ValueError
         return int(whole)
-    return number.normalize()
+    return number.normalize(_EXACT)
 
 
 def _lists(texts: Sequence[str | None], kind: pa.DataType) -> pa.Array:

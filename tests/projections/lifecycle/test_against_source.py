@@ -248,6 +248,12 @@ def test_names_of_inputs_become_tables_wherever_they_are_read() -> None:
     [
         (pa.int64(), ["3", "3.00", "3.5", None, "x"], [3, 3, None, None, None], [2, 4]),
         (pa.decimal128(10, 2), ["1.5", "1.500", "1.505"], ["1.50", "1.50", None], [2]),
+        (
+            pa.decimal128(38, 2),
+            [f"{'123456789' * 4}.1{'0' * 30}", f"{'123456789' * 4}.{'0' * 30}1"],
+            [f"{'123456789' * 4}.10", None],
+            [1],
+        ),
         (pa.float64(), ["0.1", "1", "NaN"], [0.1, 1.0, float("nan")], []),
         (pa.bool_(), ["t", "false", "tomato"], [True, False, None], [2]),
         (pa.date32(), ["2026-01-01", "infinity"], ["2026-01-01", None], [1]),
