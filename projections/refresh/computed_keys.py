@@ -14,8 +14,8 @@ import pyarrow as pa
 from tailrace.projections.analysis.computed_columns import spark_text
 from tailrace.projections.compute.frames import local_frame, with_columns
 from tailrace.projections.definition.computed import Computed
-from tailrace.projections.definition.model import KeyColumn, Projection
-from tailrace.projections.generations.key_set import KeySet
+from tailrace.projections.definition.model import KeyColumn, Projection, ProjectionFailed
+from tailrace.projections.generations.key_set import KeySet, family
 from tailrace.projections.spark.errors import translate_errors
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ def computed_keys(
     with translate_errors(projection, f"computing its key of {name}"):
         frame = local_frame(spark, with_columns(projection, name, rows.column_names), name, rows)
         found = frame.select(*(_part(each, name, frame).alias(str(at)) for at, each in enumerate(columns)))
-        if not rows.num_rows:
-            return KeySet.of(to_arrow_schema(found.schema, timezone="UTC").empty_table().columns)
-        return KeySet.of(found.distinct().toArrow().columns)
+        schema = to_arrow_schema(found.schema, timezone="UTC")
+        if unusable := [field.type for field in schema if family(field.type) is None]:
+            raise ProjectionFailed(f"what affects of {name} says is a {unusable[0]}, which is no key")
+        return KeySet.of((found.distinct().toArrow() if rows.num_rows else schema.empty_table()).columns)
 
 
 def rows_with_computed_keys(

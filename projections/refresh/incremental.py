@@ -190,6 +190,8 @@ def _affected_keys(step: StepInput, lineage: Lineage, window: RefreshWindow) -> 
             case source:
                 planned = plan_changes(step.ctx.store, source, window.cut, window.from_epoch)
                 key_sets.append(window.now.keys_of(name, _appended_rows(step, planned)))
+    if any(each.table.schema != key_sets[0].table.schema for each in key_sets):
+        raise NotIncremental("its inputs say that the key is of different types", "definition")
     return KeySet.union(key_sets)
 
 

@@ -73,3 +73,20 @@ def test_a_row_whose_key_cannot_be_computed_and_that_the_function_leaves_out_sto
     )
     shop.commit({"orders": [("c", shop.order(902, customer_id=3, amount=Decimal(20)))]})
     assert step(ctx, "sizes").upserts == 1 and verify(ctx, "sizes").equal
+
+
+def test_on_trust_a_computed_key_of_another_type_is_computed_in_full(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy(
+        HEAD.replace("Changes,", "Changes, Computed,")
+        + """
+    @projection(
+        key="half", sink=PostgresTable("mart", "halves"), trust=True,
+        orders=State("shop.public.orders", affects=Computed("cast(id as double)")))
+    def halves(orders):
+        return orders.select(F.col("id").alias("half"), "status")
+"""
+    )
+    step(ctx, "halves")
+    shop.commit({"orders": [("c", shop.order(900))]})
+    outcome = step(ctx, "halves")
+    assert "is a double, which is no key" in outcome.reason and outcome.upserts == 1, outcome.reason
