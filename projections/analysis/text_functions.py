@@ -16,7 +16,7 @@ CARRYING = frozenset({
 """What looks at no value: it carries them along, counts them or tells NULL."""
 
 TEXT_FUNCTIONS = frozenset({
-    "Ascii", "Base64", "BitLength", "Concat", "ConcatWs", "Contains", "Crc32", "Elt", "Encode", "EndsWith",
+    "ArrayJoin", "Ascii", "Base64", "BitLength", "Concat", "ConcatWs", "Contains", "Crc32", "Elt", "Encode", "EndsWith",
     "FindInSet", "FormatString", "GetJsonObject", "ILike", "InitCap", "Invoke", "JsonObjectKeys", "JsonToStructs",
     "JsonTuple", "Left", "Length", "LengthOfJsonArray", "Levenshtein", "Like", "LikeAll", "LikeAny", "ListAgg",
     "Lower", "Mask", "Md5", "Murmur3Hash", "NotLikeAll", "NotLikeAny", "OctetLength", "Overlay", "ParseJson",

@@ -52,14 +52,15 @@ _ORDER = {
 _ORDERED_BY = {"MaxBy": "max_by", "MaxMinByK": "max_by", "MinBy": "min_by"}
 _PASSES_ON = frozenset({
     "AggregateExpression", "Alias", "AnyValue", "ArrayDistinct", "ArrayFilter", "ArrayMax", "ArrayMin", "ArraySort",
-    "Coalesce", "CollectList", "CollectSet", "CreateArray", "ElementAt", "Explode", "First", "Flatten", "GetArrayItem",
-    "Greatest", "IfNull", "Inline", "KnownNotNull", "KnownNullable", "Lag", "Last", "Lead", "Least", "Max", "Min",
+    "Coalesce", "CollectList", "CollectSet", "CreateArray", "ElementAt", "Explode", "First", "Flatten", "Get",
+    "GetArrayItem", "Greatest", "IfNull", "Inline", "KnownNotNull", "KnownNullable", "Lag", "Last", "Lead", "Least",
+    "Max", "Min",
     "Mode", "NthValue", "NullIf", "NullIfResult", "Nvl", "Nvl2", "PosExplode", "Reverse", "Slice", "SortArray",
     "SortOrder", "StringTrim", "WindowExpression",
 })  # fmt: skip
 """What gives one of the values that it is given, or a list of them."""
 _OF_ELEMENTS = frozenset({
-    "ArrayMax", "ArrayMin", "ElementAt", "Explode", "GetArrayItem", "Inline", "PosExplode", "SortArray",
+    "ArrayMax", "ArrayMin", "ElementAt", "Explode", "Get", "GetArrayItem", "Inline", "PosExplode", "SortArray",
 })  # fmt: skip
 """What looks at the elements of a list, and not at the list."""
 _CONSTANTS = frozenset(

@@ -96,7 +96,11 @@ REFUSED = {
         "LEFT SEMI JOIN is none of Postgres'",
         32,
     ),
-    "IN as a value": ("SELECT id IN (SELECT t_id FROM o) AS v FROM t", "IN (SELECT …) as a value", 7),
+    "NOT IN with rows": (
+        'SELECT id FROM t WHERE (id, name) NOT IN (SELECT id, "Name" FROM o)',
+        "NOT IN with several columns",
+        24,
+    ),
     "a text of unknown digits": ("SELECT (price / 3)::text AS v FROM t", "the text of a numeric", 8),
 }
 

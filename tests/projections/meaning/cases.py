@@ -1,12 +1,12 @@
-"""Small queries over the table of all types: one text that Postgres runs and, as a ``.sql`` projection, Spark."""
+"""Small queries over the table of all types: one text, which Postgres runs and a ``.sql`` projection as well."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.projections.meaning.columns import KINDS, Kind
+from tests.projections.meaning.query_cases import QUERIES
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,6 @@ _ROWS = {
 }
 """What only some types are used for: the columns and the query."""
 _EVERY = 12
-_ARRAY = re.compile(r"array\[(.*?)\](::char\(3\)\[\])?")
 
 
 def cases(*, all_forms: bool = True) -> Iterator[Case]:
@@ -93,10 +92,12 @@ def cases(*, all_forms: bool = True) -> Iterator[Case]:
                 continue
             columns = ("id", kind.name, f"{kind.name}_2") if "{d}" in query else ("id", kind.name)
             in_postgres = _IN_POSTGRES.get(form, query)
-            in_spark = _ARRAY.sub(r"array(\1)", _fill(query, kind))
-            yield Case(f"{kind.name} {form}", columns, in_spark, _fill(in_postgres, kind))
+            yield Case(f"{kind.name} {form}", columns, _fill(query, kind), _fill(in_postgres, kind))
     for name, (used, query) in _ROWS.items():
         yield Case(name, ("id", *used.split()), query, query)
+    for at, (used, query) in enumerate(QUERIES):
+        if all_forms or at % _EVERY == 0:
+            yield Case(query, ("id", *used.split()), query, query)
 
 
 def _fill(query: str, kind: Kind) -> str:

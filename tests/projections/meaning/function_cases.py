@@ -44,6 +44,11 @@ CONSTANTS: Mapping[str, Sequence[tuple[str, ...]]] = {
 }
 """What stands where a function takes a constant alone, in order."""
 INSTEAD: Mapping[str, Sequence[str]] = {
+    "array_length": ["array_length(ia1, 1)"],
+    "array_lower": ["array_lower(ta1, 1)"],
+    "array_to_string": ["array_to_string(ta1, '-')", "array_to_string(ta1, ', ', '?')"],
+    "array_upper": ["array_upper(ta2, 1)"],
+    "cardinality": ["cardinality(ta1)", "cardinality(ia2)"],
     "array_append": ["array_append(ia1, i1)", "array_append(ta1, t1)", "array_append(ia1, NULL)"],
     "array_cat": ["array_cat(ia1, ia2)"],
     "array_position": ["array_position(ia1, 1)", "array_position(ta1, NULL)", "array_position(ta1, t1)"],

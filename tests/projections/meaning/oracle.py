@@ -160,7 +160,7 @@ class Projected:
         texts = postgres_texts(values).to_pylist()
         rows: dict[str, Rows] = {name: [] for name in results}
         for name, number, text in zip(table["case"].to_pylist(), table["id"].to_pylist(), texts, strict=True):
-            rows[name].append((str(number), text))
+            rows[name].append((None if number is None else str(number), text))
         return {name: _sorted(each) for name, each in rows.items()}
 
 

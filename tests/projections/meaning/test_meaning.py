@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,9 @@ from tests.support.capturing import Site, init_and_capture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 
 
 @pytest.fixture
@@ -47,7 +52,16 @@ def outcome(expected: Answer, found: Answer) -> str:
         return "refused"
     if found.warnings:
         return "warned"
-    return "equal" if found.rows == expected.rows else "different"
+    return "equal" if _values(found) == _values(expected) else "different"
+
+
+def _values(answer: Answer) -> list[tuple[str | Decimal | None, ...]] | None:
+    """Numbers by their value: 0 is 0.0."""
+    if answer.rows is None:
+        return None
+    return [
+        (number, Decimal(text) if text and _NUMBER.fullmatch(text) else text) for number, text in answer.rows
+    ]
 
 
 def words(name: str, expected: Mapping[str, Answer], found: Mapping[str, Answer]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from sqlglot import exp
 
 from tailrace.projections.definition.sql.postgres.scope import Columns, Scope
+from tailrace.projections.definition.sql.postgres.types import PgType
 from tailrace.projections.definition.sql.postgres.values import Value
 
 
@@ -28,9 +30,15 @@ class TranslatesQueries(Protocol):
         """A query. Raises Refused."""
         ...
 
+    def table(self, name: str, at: exp.Expr) -> tuple[str, Columns]:
+        """The text for a table, and its columns. Raises Refused."""
+        ...
+
 
 class TranslatesExpressions(Protocol):
-    """Of one SELECT."""
+    """Of one SELECT. ``zone`` is the declared time zone."""
+
+    zone: str
 
     def value(self, node: exp.Expr) -> Value:
         """An expression. Raises Refused."""
@@ -38,4 +46,16 @@ class TranslatesExpressions(Protocol):
 
     def plain(self, value: Value, node: exp.Expr) -> Value:
         """A value that is something by itself. Raises Refused."""
+        ...
+
+    def query(self, node: exp.Expr) -> Query:
+        """A subquery. Raises Refused."""
+        ...
+
+    def boolean(self, value: Value, node: exp.Expr) -> str:
+        """What is true, false or NULL. Raises Refused."""
+        ...
+
+    def unify(self, values: Sequence[Value], node: exp.Expr) -> tuple[list[Value], PgType]:
+        """The values as their common type. Raises Refused."""
         ...

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from sqlglot import exp
 
-from tailrace.projections.definition.findings import did_you_mean
-from tailrace.projections.definition.sql.postgres import operators
+from tailrace.projections.definition.sql.postgres import arrays, operators, syntax
 from tailrace.projections.definition.sql.postgres.bits import bits, inverted
+from tailrace.projections.definition.sql.postgres.calls import Calls
 from tailrace.projections.definition.sql.postgres.casts import cast, named_type
-from tailrace.projections.definition.sql.postgres.contract import TranslatesQueries
+from tailrace.projections.definition.sql.postgres.contract import Query, TranslatesQueries
 from tailrace.projections.definition.sql.postgres.extract import extract
-from tailrace.projections.definition.sql.postgres.functions import TABLE
 from tailrace.projections.definition.sql.postgres.functions.regexps import matches
 from tailrace.projections.definition.sql.postgres.intervals import interval
+from tailrace.projections.definition.sql.postgres.names import words_of
 from tailrace.projections.definition.sql.postgres.refusal import (
     OTHER_DIALECT,
     NotInTable,
@@ -25,10 +24,9 @@ from tailrace.projections.definition.sql.postgres.refusal import (
 )
 from tailrace.projections.definition.sql.postgres.scope import Scope, fields_of, folded
 from tailrace.projections.definition.sql.postgres.source_map import marked
-from tailrace.projections.definition.sql.postgres.table import Row, choose
 from tailrace.projections.definition.sql.postgres.types import (
     BOOL,
-    INT8,
+    FLOAT4,
     TEXT,
     TIMESTAMPTZ,
     UNKNOWN,
@@ -54,7 +52,6 @@ _BITS = {
 _COMPARISONS = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.NullSafeEQ: "<=>",
 }  # fmt: skip
-_CALL = re.compile(r"\w+\(")
 
 
 class Expressions:
@@ -65,12 +62,13 @@ class Expressions:
     ) -> None:
         self.queries, self.scope, self.zone = queries, scope, queries.zone
         self.windows = WindowText(self, windows or {})
+        self._calls = Calls(self, self.windows)
 
     def value(self, node: exp.Expr) -> Value:
         """An expression. Raises Refused."""
         way = _WAYS.get(type(node))
         if way is None:
-            self.refuse(f"{_words_of(node)} is not translated", "", node)
+            self.refuse(f"{words_of(node)} is not translated", "", node)
         try:
             found = way(self, node)
         except NotInTable as error:
@@ -115,6 +113,13 @@ class Expressions:
         if value.interval is not None:
             self.refuse("an interval by itself is not translated", "add it to a time", node)
         return value
+
+    def query(self, node: exp.Expr) -> Query:
+        """A subquery, without the parentheses that stand around it anyway: in two pairs it would be one value."""
+        bare = isinstance(node, exp.Subquery) and [name for name, given in node.args.items() if given] == [
+            "this"
+        ]
+        return self.queries.query(node.this if bare else node, self.scope)
 
     # one method for each kind of node
 
@@ -162,10 +167,10 @@ class Expressions:
         return inverted(self.value(node.this))
 
     def comparison(self, node: exp.Binary) -> Value:
-        if isinstance(node.right, exp.Any | exp.All) or isinstance(node.left, exp.Tuple):
-            self.refuse(
-                f"{_words_of(node.right)} is not translated", "write IN, or EXISTS with a subquery", node
-            )
+        if isinstance(node.right, exp.Any | exp.All | exp.Anonymous) and syntax.quantified(node.right):
+            return syntax.with_any(self, _COMPARISONS[type(node)], node)
+        if isinstance(node.left, exp.Tuple) or isinstance(node.right, exp.Tuple):
+            return syntax.rows(self, _COMPARISONS[type(node)], node)
         return operators.comparison(
             _COMPARISONS[type(node)], self.value(node.left), self.value(node.right), self.zone
         )
@@ -197,7 +202,7 @@ class Expressions:
                 f"({self.boolean(inner, node)} {word} {'TRUE' if node.expression.this else 'FALSE'})", BOOL
             )
         if not isinstance(node.expression, exp.Null) or inner.type.name == "record":
-            self.refuse(f"{_words_of(node)} is not translated", "", node)
+            self.refuse(f"{words_of(node)} is not translated", "", node)
         return Value(f"({inner.sql} {word} NULL)", BOOL)
 
     def between(self, node: exp.Between) -> Value:
@@ -209,25 +214,22 @@ class Expressions:
 
     def in_(self, node: exp.In) -> Value:
         if node.args.get("query") is not None:
-            self.refuse(
-                "IN (SELECT …) as a value is not translated: it may be NULL",
-                "use it as a condition of WHERE, alone or with AND, OR; or write EXISTS", node,
-            )  # fmt: skip
+            return _negated(node, syntax.in_query(self, node).sql)
+        if isinstance(node.this, exp.Tuple) and node.expressions:
+            return _negated(node, syntax.in_rows(self, node).sql)
         if not node.expressions:
-            self.refuse(f"{_words_of(node)} is not translated", "", node)
-        one, *others = operators.comparable(
-            "=", [self.value(each) for each in (node.this, *node.expressions)], self.zone
-        )
+            self.refuse(f"{words_of(node)} is not translated", "", node)
+        values = [self.value(each) for each in (node.this, *node.expressions)]
+        if any(each.type == FLOAT4 for each in values) and len({each.type for each in values}) > 1:
+            raise NotInTable("IN of real and other numbers", "cast them to one type")
+        one, *others = operators.comparable("=", values, self.zone)
         return _negated(node, f"({one.sql} IN ({', '.join(each.sql for each in others)}))")
 
     def _in_rows(self, node: exp.In) -> str:
-        rows = node.args["query"]
-        if isinstance(rows, exp.Subquery) and [name for name, given in rows.args.items() if given] == [
-            "this"
-        ]:
-            rows = rows.this  # in two pairs of parentheses it would be one value
-        query = self.queries.query(rows, self.scope)
-        if isinstance(node.this, exp.Tuple) or len(query.columns) != 1:
+        if isinstance(node.this, exp.Tuple):
+            return syntax.rows_in_query(self, node)
+        query = self.query(node.args["query"])
+        if len(query.columns) != 1:
             self.refuse("IN with several columns is not translated", "write EXISTS", node)
         left, right = self.value(node.this), Value("", query.columns[0][1])
         kind = common_type([left, right])
@@ -246,7 +248,7 @@ class Expressions:
                 self.refuse("this ESCAPE is not translated", "it is one character", node)
             escape = f" ESCAPE {quoted(node.expression.name)}"
         if not isinstance(inner, exp.Like | exp.ILike):
-            self.refuse(f"{_words_of(node)} is not translated", "", node)
+            self.refuse(f"{words_of(node)} is not translated", "", node)
         if isinstance(inner.expression, exp.Any | exp.All):
             self.refuse("LIKE ANY is not translated", "write it with OR", node)
         one, pattern = (implicit(self.value(each), TEXT) for each in (inner.this, inner.expression))
@@ -262,7 +264,8 @@ class Expressions:
         return Value(matches(one, pattern, ignores_case=isinstance(node, exp.RegexpILike)), BOOL)
 
     def joined_text(self, node: exp.DPipe) -> Value:
-        return operators.joined_text(self.value(node.left), self.value(node.right), self.zone)
+        left, right = self.value(node.left), self.value(node.right)
+        return syntax.joined(self, left, right) or operators.joined_text(left, right, self.zone)
 
     def case(self, node: exp.Case) -> Value:
         ifs = node.args["ifs"]
@@ -284,6 +287,10 @@ class Expressions:
         if node.to.this == exp.DType.INTERVAL and isinstance(node.this, exp.Literal) and node.this.is_string:
             return Value.of_interval(interval(node.this.name))
         type_, length = named_type(node.to)
+        if type_.element is not None and isinstance(node.this, exp.Literal) and node.this.is_string:
+            return arrays.array_literal(node.this.name, type_)
+        if type_.element is not None and isinstance(node.this, exp.Array) and not node.this.expressions:
+            return arrays.array_literal("{}", type_)
         return cast(self.plain(self.value(node.this), node), type_, length, self.zone)
 
     def interval(self, node: exp.Interval) -> Value:
@@ -315,100 +322,25 @@ class Expressions:
         name, arguments = plain_call(node)
         call = exp.Anonymous(this=name, expressions=[each.copy() for each in arguments])
         call.meta.update(node.meta)
-        return self.called(call, None, None)
+        return self._calls.value(call, None, None)
 
     def call(self, node: exp.Anonymous) -> Value:
-        return self.called(node, None, None)
+        return self._calls.value(node, None, None)
 
     def filtered(self, node: exp.Filter) -> Value:
-        return self.called(node.this, node.expression, None)
+        return self._calls.value(node.this, node.expression, None)
 
     def windowed(self, node: exp.Window) -> Value:
-        inner = node.this
-        where = None
+        inner, where = node.this, None
         if isinstance(inner, exp.Filter):
             inner, where = inner.this, inner.expression
-        return self.called(inner, where, node)
-
-    def called(self, node: exp.Expr, where: exp.Expr | None, window: exp.Window | None) -> Value:
-        """A function of the table, with FILTER and OVER."""
-        if not isinstance(node, exp.Anonymous):
-            self.refuse(f"{_words_of(node)} is not translated", "", node)
-        name = folded(node.this) if isinstance(node.this, exp.Identifier) else str(node.this).lower()
-        if name in _OF_ONE_TYPE and where is None and window is None:
-            return self._of_one_type(name, node)
-        given, distinct = list(node.expressions), False
-        if len(given) == 1 and isinstance(given[0], exp.Distinct) and not given[0].args.get("on"):
-            given, distinct = list(given[0].expressions), True
-        if name == "count" and len(given) == 1 and isinstance(given[0], exp.Star) and not distinct:
-            return self._with_clauses(Row("count", (), INT8, "count(*)", "aggregate"), Value("count(*)", INT8),
-                                      distinct=False, where=where, window=window)  # fmt: skip
-        if name not in TABLE:
-            hint = did_you_mean(name, TABLE)
-            self.refuse(f"the function {name}() is not translated", hint, node)
-        arguments = [self.plain(self.value(each), each) for each in given]
-        chosen = choose(TABLE[name], arguments)
-        if chosen is None and any(each.type == VOID for each in arguments):
-            return Value(f"{name}({', '.join(each.sql for each in arguments)})", VOID)
-        if chosen is None:
-            types = ", ".join(str(each.type) for each in arguments)
-            takes = "; ".join(f"{name}({', '.join(row.takes)})" for row in TABLE[name])
-            self.refuse(f"{name}({types}) is not translated", f"there is {takes}: cast its arguments", node)
-        row, fitting = chosen
-        if row.kind == "scalar" and (distinct or where is not None or window is not None):
-            self.refuse(f"{name}() is no aggregate", "leave out DISTINCT, FILTER and OVER", node)
-        if row.kind == "window" and window is None:
-            self.refuse(f"{name}() without OVER", "say over which rows: OVER (ORDER BY …)", node)
-        return self._with_clauses(
-            row, row.result(fitting, self.zone), distinct=distinct, where=where, window=window
-        )
-
-    def _with_clauses(
-        self, row: Row, value: Value, *, distinct: bool, where: exp.Expr | None, window: exp.Window | None
-    ) -> Value:
-        text = value.sql
-        if distinct:
-            begin = _CALL.match(text)
-            assert begin is not None, text
-            text = f"{begin[0]}DISTINCT {text[begin.end() :]}"
-        if where is not None:
-            text += f" FILTER (WHERE {self.boolean(self.value(where.this), where.this)})"
-        if window is not None:
-            text += f" OVER ({self.windows.text(window)})"
-        return Value(row.around.replace("{0}", text), value.type)
-
-    def _of_one_type(self, name: str, node: exp.Anonymous) -> Value:
-        values = [self.plain(self.value(each), each) for each in node.expressions]
-        if name == "nullif":
-            one, other = operators.comparable("=", values, self.zone)
-            first = values[0] if values[0].type != UNKNOWN else one
-            return Value(f"(CASE WHEN {one.sql} = {other.sql} THEN NULL ELSE {first.sql} END)", first.type)
-        found, kind = self.unify(values, node)
-        if name != "coalesce" and kind.element is not None:
-            raise NotInTable(f"{name}() of arrays", "")
-        if len(found) == 1:
-            return found[0]
-        return Value(f"{name}({', '.join(each.sql for each in found)})", kind)
+        return self._calls.value(inner, where, node)
 
 
 def _negated(node: exp.Expr, text: str) -> Value:
     return Value(f"(NOT {text})" if node.args.get("negate") else text, BOOL)
 
 
-def _words_of(node: exp.Expr) -> str:
-    """What to call a node in a message."""
-    if isinstance(node, exp.Operator):
-        return str(node.args["operator"])
-    words = node.key.upper().replace("_", " ")
-    return _NAMES.get(type(node), words)
-
-
-_NAMES: dict[type[exp.Expr], str] = {
-    exp.SimilarTo: "SIMILAR TO",
-    exp.Bracket: "a subscript", exp.Array: "ARRAY[…]", exp.AtTimeZone: "AT TIME ZONE", exp.Tuple: "a row",
-    exp.Concat: "two quoted texts side by side",
-}  # fmt: skip
-_OF_ONE_TYPE = ("coalesce", "greatest", "least", "nullif")
 _WAYS: dict[type[exp.Expr], Callable[[Expressions, Any], Value]] = {
     exp.Column: Expressions.column,
     exp.Dot: Expressions.dot,
@@ -437,6 +369,13 @@ _WAYS: dict[type[exp.Expr], Callable[[Expressions, Any], Value]] = {
     exp.RegexpLike: Expressions.matches,
     exp.RegexpILike: Expressions.matches,
     exp.DPipe: Expressions.joined_text,
+    exp.Array: syntax.array,
+    exp.Bracket: syntax.bracket,
+    exp.ArrayContainsAll: syntax.contains,
+    exp.ArrayContainedBy: syntax.contained,
+    exp.ArrayOverlaps: syntax.overlaps,
+    exp.AtTimeZone: syntax.at_time_zone,
+    exp.Collate: syntax.collate,
     exp.Case: Expressions.case,
     exp.Cast: Expressions.cast,
     exp.Interval: Expressions.interval,

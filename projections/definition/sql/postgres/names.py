@@ -1,4 +1,4 @@
-"""The names that Postgres gives columns without one."""
+"""The names that Postgres gives columns without one, and what messages call a part of a query."""
 
 from __future__ import annotations
 
@@ -35,3 +35,18 @@ def result_name(node: exp.Expr) -> str:
             first = inner.expressions[0]
             return folded(first.args["alias"]) if isinstance(first, exp.Alias) else result_name(first)
     return _WORDS.get(type(node), _UNNAMED)
+
+
+def words_of(node: exp.Expr) -> str:
+    """What to call a node in a message."""
+    if isinstance(node, exp.Operator):
+        return str(node.args["operator"])
+    words = node.key.upper().replace("_", " ")
+    return _NAMES.get(type(node), words)
+
+
+_NAMES: dict[type[exp.Expr], str] = {
+    exp.SimilarTo: "SIMILAR TO",
+    exp.Bracket: "a subscript", exp.Array: "ARRAY[…]", exp.AtTimeZone: "AT TIME ZONE", exp.Tuple: "a row",
+    exp.Concat: "two quoted texts side by side",
+}  # fmt: skip

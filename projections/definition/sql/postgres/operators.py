@@ -138,6 +138,9 @@ def comparison(name: str, left: Value, right: Value, zone: str) -> Value:
 def comparable(name: str, values: Sequence[Value], zone: str) -> list[Value]:
     """Values of one type, for which Spark's comparison is Postgres'. Raises NotInTable."""
     kind = common_type(values)
+    names = {each.type.name for each in values}
+    if "float4" in names and names & {"int2", "int4", "int8", "numeric", "float8"}:
+        kind = FLOAT8  # for which Postgres has an operator; CASE and the like would take real
     if kind is None or kind.name in ("record", "interval") or any(each.interval for each in values):
         words = f" {name} ".join(str(each.type) for each in values)
         raise NotInTable(words, "" if kind else "cast one of them: Postgres compares values of one type")

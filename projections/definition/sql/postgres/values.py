@@ -58,6 +58,9 @@ _FORMS = {
     "timestamptz": r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?([+-]\d{2}(:?\d{2})?|Z)?)?",
 }  # fmt: skip
 """The forms of quoted constants that both databases read alike."""
+_INSTANT = re.compile(
+    r"(\d{4}-\d{1,2}-\d{1,2})[ T](\d{2}:\d{2})(:\d{2}(?:\.\d{1,6})?)?([+-]\d{2}(?::?\d{2})?|Z)?"
+)
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.I)
 
 
@@ -112,7 +115,19 @@ def literal_as(value: Value, type_: PgType) -> Value | None:
     form, ddl = _FORMS.get(type_.name), spark_ddl(type_)
     if form is None or ddl is None or not re.fullmatch(form, text):
         return None
-    return Value(f"CAST({quoted(text.strip())} AS {ddl})", type_, text)
+    written = _with_seconds(text.strip()) if type_.name == "timestamptz" else text.strip()
+    return Value(f"CAST({quoted(written)} AS {ddl})", type_, text)
+
+
+def _with_seconds(text: str) -> str:
+    """An instant in the one form of an offset that Spark reads: ``2026-01-01 00:00:00+01:00``."""
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        return text
+    day, clock, seconds, offset = found.groups()
+    hours = (offset or "").removesuffix("Z")
+    zone = f"{hours[:3]}:{hours[-2:] if len(hours) > 3 else '00'}" if hours else offset or ""
+    return f"{day} {clock}{seconds or ':00'}{zone}"
 
 
 def implicit(value: Value, type_: PgType) -> Value | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
 from tailrace.projections.definition.sql.postgres.contract import TranslatesExpressions
 from tailrace.projections.definition.sql.postgres.refusal import Refused
+from tailrace.projections.definition.sql.postgres.types import DATE, TIMESTAMP, TIMESTAMPTZ
+from tailrace.projections.definition.sql.postgres.values import Value
+from tailrace.projections.definition.sql.postgres.zones import UTC
 
 _ALLOWED = {"this", "partition_by", "order", "spec", "alias", "over", "first"}
 
@@ -46,7 +49,12 @@ class WindowText:
             parts.append("ORDER BY " + ", ".join(self.ordered(each) for each in order.expressions))
         spec = window.args.get("spec")
         if spec is not None:
-            parts.append(self._frame(spec))
+            keys = (
+                [self._expressions.value(each.this) for each in order.expressions]
+                if order is not None
+                else []
+            )
+            parts.append(self._frame(spec, keys))
         return " ".join(parts)
 
     def ordered(self, node: exp.Ordered) -> str:
@@ -57,19 +65,38 @@ class WindowText:
         direction = "DESC" if node.args.get("desc") else "ASC"
         return f"{value.sql} {direction} NULLS {'FIRST' if node.args.get('nulls_first') else 'LAST'}"
 
-    def _frame(self, spec: exp.WindowSpec) -> str:
+    def _frame(self, spec: exp.WindowSpec, keys: Sequence[Value]) -> str:
         kind = str(spec.args.get("kind") or "").upper()
         if kind not in ("ROWS", "RANGE") or spec.args.get("exclude"):
             raise Refused("this frame is not translated", "write ROWS or RANGE, without EXCLUDE", spec)
-        start = self._bound(spec, "start", kind)
+        start = self._bound(spec, "start", kind, keys)
         if not spec.args.get("end"):
             return f"{kind} {start}"
-        return f"{kind} BETWEEN {start} AND {self._bound(spec, 'end', kind)}"
+        return f"{kind} BETWEEN {start} AND {self._bound(spec, 'end', kind, keys)}"
 
-    def _bound(self, spec: exp.WindowSpec, which: str, kind: str) -> str:
+    def _bound(self, spec: exp.WindowSpec, which: str, kind: str, keys: Sequence[Value]) -> str:
         bound, side = spec.args.get(which), str(spec.args.get(f"{which}_side") or "").upper()
         if isinstance(bound, str) and bound.upper() in ("UNBOUNDED", "CURRENT ROW"):
             return f"{bound.upper()} {side}".strip()
-        if kind == "ROWS" and isinstance(bound, exp.Literal) and bound.name.isdecimal():
+        counted = kind == "ROWS" or (len(keys) == 1 and keys[0].type.is_integer)
+        if counted and isinstance(bound, exp.Literal) and bound.name.isdecimal():
             return f"{bound.name} {side}"
-        raise Refused("this bound of a frame is not translated", "write a number of ROWS", spec)
+        if isinstance(bound, exp.Expr) and kind == "RANGE" and len(keys) == 1:
+            text = self._distance(self._expressions.value(bound), keys[0])
+            if text is not None:
+                return f"{text} {side}"
+        hint = "write a number of ROWS, of a whole number's RANGE, or an interval of one unit for a time's"
+        raise Refused("this bound of a frame is not translated", hint, spec)
+
+    def _distance(self, bound: Value, key: Value) -> str | None:
+        """How far a RANGE of times reaches; None where Spark has no such."""
+        by = bound.interval
+        if by is None or (by.months and (by.days or by.micros)):
+            return None
+        if key.type == DATE:
+            return str(by.days) if not (by.months or by.micros) else None
+        if key.type == TIMESTAMP or (key.type == TIMESTAMPTZ and self._expressions.zone == UTC):
+            if by.months:
+                return f"INTERVAL '{by.months}' MONTH"
+            return f"make_dt_interval({by.days}, 0, 0, {by.micros} * 0.000001BD)"
+        return None

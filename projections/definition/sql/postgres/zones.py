@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import zoneinfo
+from datetime import UTC as _UTC
+from datetime import datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo, available_timezones
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
 from tailrace.projections.definition.sql.postgres.values import Value, quoted
 
 UTC = "UTC"
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=_UTC), datetime(2038, 1, 1, tzinfo=_UTC)
+_STEP = timedelta(days=7)
 
 
 def named_zone(value: Value) -> str:
-    """A zone that a query names. Raises NotInTable for one that is not known by that name everywhere."""
+    """A zone that a query names, as Spark spells it. Raises NotInTable for one that is not known by that name
+    everywhere: abbreviations and offsets."""
     name = value.constant or ""
-    if name not in zoneinfo.available_timezones():
-        raise NotInTable(f"the time zone {name!r}", "write a name such as 'Europe/Berlin'")
-    return name
+    known = {each.lower(): each for each in available_timezones() if "/" in each or each in ("UTC", "GMT")}
+    if name.lower() not in known:
+        what = f"the time zone {name!r}" if name else "a computed time zone"
+        raise NotInTable(what, "write a name such as 'Europe/Berlin'")
+    return known[name.lower()]
 
 
 def wall_clock(instant: str, zone: str) -> str:
@@ -26,8 +34,28 @@ def wall_clock(instant: str, zone: str) -> str:
 
 def instant(clock: str, zone: str) -> str:
     """A ``timestamp`` of clocks in the zone as a ``timestamptz``."""
-    return f"CAST({clock if zone == UTC else _to_utc(clock, zone)} AS TIMESTAMP)"
+    if zone == UTC:
+        return f"CAST({clock} AS TIMESTAMP)"
+    first = f"convert_timezone({quoted(zone)}, 'UTC', {clock})"
+    later = "".join(
+        f" WHEN convert_timezone('UTC', {quoted(zone)}, {first} + INTERVAL '{each}' SECOND) = {clock}"
+        f" THEN {first} + INTERVAL '{each}' SECOND"
+        for each in repeated_seconds(zone)
+    )
+    return f"CAST({f'CASE{later} ELSE {first} END' if later else first} AS TIMESTAMP)"
 
 
-def _to_utc(clock: str, zone: str) -> str:
-    return f"convert_timezone({quoted(zone)}, 'UTC', {clock})"
+@lru_cache
+def repeated_seconds(zone: str) -> tuple[int, ...]:
+    """By how much clocks of the zone were ever set back. Of two instants with one time Postgres means the later one,
+    Spark the earlier."""
+    known = ZoneInfo(zone)
+    at, found = _FIRST, set()
+    before = at.astimezone(known).utcoffset() or timedelta()
+    while at < _LAST:
+        at += _STEP
+        now = at.astimezone(known).utcoffset() or timedelta()
+        if now < before:
+            found.add(int((before - now).total_seconds()))
+        before = now
+    return tuple(sorted(found))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tailrace.projections.definition.sql.postgres.functions import (
     aggregates,
     arrays,
+    groupings,
     numbers,
     regexps,
     texts,
@@ -23,6 +24,7 @@ GROUPS: Mapping[str, tuple[Row, ...]] = {
     "Functions of arrays": arrays.ROWS,
     "Aggregates": aggregates.ROWS,
     "Functions of windows": windows.ROWS,
+    "Grouping sets": groupings.ROWS,
 }
 """The rows by the titles that the manual gives them."""
 _ROWS = [row for rows in GROUPS.values() for row in rows]

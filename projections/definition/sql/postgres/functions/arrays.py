@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
 from tailrace.projections.definition.sql.postgres.table import Absent, Row, filled
@@ -78,12 +78,33 @@ def _split(arguments: Sequence[Value]) -> str:
     return f"if({text.sql} = '', CAST(array() AS ARRAY<STRING>), {parts})"
 
 
+def _first_dimension(template: str) -> Callable[[Sequence[Value]], str]:
+    def text(arguments: Sequence[Value]) -> str:
+        if arguments[1].constant != "1":
+            raise NotInTable("a dimension that is not 1", "arrays have one")
+        return filled(template, [arguments[0].sql])
+
+    return text
+
+
+def _texts_joined(arguments: Sequence[Value]) -> str:
+    if arguments[0].type.element != TEXT:
+        raise NotInTable(f"array_to_string({arguments[0].type})", "cast it to text[]")
+    return filled("array_join({*})", [each.sql for each in arguments])
+
+
 def _of_second(arguments: Sequence[Value]) -> PgType:
     return arguments[1].type
 
 
 _SIZES = "write array_length(a, 1) or cardinality(a)"
 ROWS = (
+    Row("cardinality", ("array",), INT4, "size({0})"),
+    Row("array_length", ("array", "int4 constant"), INT4, _first_dimension("nullif(size({0}), 0)")),
+    Row("array_upper", ("array", "int4 constant"), INT4, _first_dimension("nullif(size({0}), 0)")),
+    Row("array_lower", ("array", "int4 constant"), INT4, _first_dimension("if(size({0}) > 0, 1, NULL)")),
+    Row("array_to_string", ("array", "text constant"), TEXT, _texts_joined),
+    Row("array_to_string", ("array", "text constant", "text constant"), TEXT, _texts_joined),
     Row("array_append", ("array", "element"), "same", _appended),
     Row("array_prepend", ("element", "array"), _of_second, _prepended),
     Row("array_cat", ("array", "array"), "same", _joined),

@@ -1,0 +1,149 @@
+"""One SELECT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from tailrace.projections.definition.sql.postgres.clauses import (
+    allow,
+    direction,
+    limits,
+    ordering,
+    output_name,
+)
+from tailrace.projections.definition.sql.postgres.contract import Query, TranslatesQueries
+from tailrace.projections.definition.sql.postgres.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.names import result_name
+from tailrace.projections.definition.sql.postgres.refusal import Refused
+from tailrace.projections.definition.sql.postgres.scope import Scope, folded
+from tailrace.projections.definition.sql.postgres.source_map import unmarked
+from tailrace.projections.definition.sql.postgres.tables import Tables
+from tailrace.projections.definition.sql.postgres.values import Value, name_text
+
+_CLAUSES = {
+    "expressions", "distinct", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "with_",
+    "windows",
+}  # fmt: skip
+_Output = Sequence[tuple[str, Value]]
+_FIRST = "`first of each`"
+_SETS: dict[type[exp.Expr], str] = {exp.Rollup: "ROLLUP", exp.Cube: "CUBE", exp.GroupingSets: "GROUPING SETS"}
+
+
+class Select:
+    """Translates one SELECT; ``outer`` is what the query around it knows."""
+
+    def __init__(self, queries: TranslatesQueries, node: exp.Select, outer: Scope | None) -> None:
+        allow(node, _CLAUSES)
+        self._node, self._scope = node, Scope(outer=outer)
+        named = {each.name.lower(): each for each in node.args.get("windows") or []}
+        self._expressions = Expressions(queries, self._scope, named)
+        self._tables = Tables(queries, self._scope, self._expressions)
+
+    def translated(self) -> Query:
+        """Raises Refused."""
+        node = self._node
+        start = node.args.get("from_")
+        tables = (
+            f" FROM {self._tables.joined(start.this, node.args.get('joins') or [])}"
+            if start is not None
+            else ""
+        )
+        output = self._output()
+        if not output:
+            raise Refused("a SELECT without columns is not translated", "select one", node)
+        columns = tuple((name, value.type) for name, value in output)
+        distinct = node.args.get("distinct")
+        on = distinct.args.get("on") if distinct is not None else None
+        items = [f"{value.sql} AS {name_text(name)}" for name, value in output]
+        if on is not None:
+            items.append(f"{self._number(on, output)} AS {_FIRST}")
+        text = (
+            f"SELECT {'DISTINCT ' if distinct is not None and on is None else ''}{', '.join(items)}{tables}"
+        )
+        where, having = node.args.get("where"), node.args.get("having")
+        if where is not None:
+            text += f" WHERE {self._expressions.condition(where.this)}"
+        text += self._group(output)
+        if having is not None:
+            text += f" HAVING {self._expressions.condition(having.this)}"
+        if on is not None:
+            names = ", ".join(name_text(name) for name, _ in output)
+            return Query(f"SELECT {names} FROM ({text}) WHERE {_FIRST} = 1", columns)  # noqa: S608
+        return Query(text + ordering(node, self._expressions, columns) + limits(node), columns)
+
+    def _number(self, on: exp.Expr, output: _Output) -> str:
+        """DISTINCT ON: the place of a row among those that are equal in these."""
+        node = self._node
+        if node.args.get("limit") is not None or node.args.get("offset") is not None:
+            raise Refused("DISTINCT ON with LIMIT is not translated", "put it into a subquery of FROM", on)
+        parts = [self._item(each, output, "DISTINCT ON") for each in on.expressions]
+        order = node.args.get("order")
+        ordered = (
+            [self._item(each.this, output, "ORDER BY") for each in order.expressions]
+            if order is not None
+            else []
+        )
+        if not {unmarked(each) for each in ordered[: len(parts)]} <= {unmarked(each) for each in parts}:
+            raise Refused("DISTINCT ON and ORDER BY begin with different columns", "begin with the same", on)
+        keys = (
+            [f"{text}{direction(each)}" for text, each in zip(ordered, order.expressions, strict=True)]
+            if order
+            else []
+        )
+        keys = keys or [f"{parts[0]} ASC NULLS LAST"]
+        return f"row_number() OVER (PARTITION BY {', '.join(parts)} ORDER BY {', '.join(keys)})"
+
+    def _item(self, node: exp.Expr, output: _Output, clause: str) -> str:
+        """An expression of a clause that may name a column of the result, too."""
+        name = output_name(node, tuple((each, value.type) for each, value in output), clause)
+        if name is not None:
+            return next(value.sql for each, value in output if each == name)
+        return self._expressions.plain(self._expressions.value(node), node).sql
+
+    def _output(self) -> list[tuple[str, Value]]:
+        found: list[tuple[str, Value]] = []
+        for each in self._node.expressions:
+            inner = each.this if isinstance(each, exp.Column) else each
+            if isinstance(inner, exp.Star):
+                found += self._star(each, inner)
+                continue
+            value = self._expressions.plain(self._expressions.value(each.unalias()), each)
+            name = folded(each.args["alias"]) if isinstance(each, exp.Alias) else result_name(each)
+            found.append((name, value))
+        return found
+
+    def _star(self, node: exp.Expr, star: exp.Star) -> list[tuple[str, Value]]:
+        allow(star, set())
+        if not isinstance(node, exp.Column):
+            return list(self._scope.all_columns())
+        table = folded(node.args["table"])
+        for source in self._scope.sources:
+            if source.name == table:
+                named = [(name, source.column(name)) for name, _ in source.columns]
+                return [(name, value) for name, value in named if value is not None]
+        known = ", ".join(each.name for each in self._scope.sources)
+        raise Refused(f"there is no table {table}", f"there are {known or 'none'}", node)
+
+    def _group(self, output: _Output) -> str:
+        group = self._node.args.get("group")
+        if group is None:
+            return ""
+        allow(group, {"expressions"})
+        return " GROUP BY " + ", ".join(self._group_item(each, output) for each in group.expressions)
+
+    def _group_item(self, node: exp.Expr, output: _Output) -> str:
+        """Columns of the tables come before those of the result."""
+        if type(node) in _SETS:
+            inner = ", ".join(self._group_item(each, output) for each in node.expressions)
+            return f"{_SETS[type(node)]} ({inner})"
+        if isinstance(node, exp.Tuple):
+            return f"({', '.join(self._group_item(each, output) for each in node.expressions)})"
+        if isinstance(node, exp.Paren):
+            return f"({self._group_item(node.this, output)})"
+        if isinstance(node, exp.Column) and not node.table:
+            name = folded(node.this)
+            if name in self._scope.merged or any(each.column(name) for each in self._scope.sources):
+                return self._expressions.value(node).sql
+        return self._item(node, output, "GROUP BY")
