@@ -115,6 +115,10 @@ def test_an_unknown_tag_is_refused() -> None:
         pytest.param(b"M\2" + b"\0" * 13, id="message flags"),
         pytest.param(b"R" + struct.pack(">I", 1) + b"s\0t\0x\0\0", id="unknown replica identity"),
         pytest.param(b"R" + struct.pack(">I", 1) + b"\xff\0t\0d\0\0", id="name that is not UTF-8"),
+        pytest.param(b"R" + struct.pack(">I", 1) + b"s\0\0d\0\0", id="relation without a name"),
+        pytest.param(
+            b"R" + struct.pack(">I", 1) + b"s\0t\0d\0\1\0\0" + b"\0" * 8, id="column without a name"
+        ),
         pytest.param(
             b"R" + struct.pack(">I", 1) + b"s\0t\0d\0\1\2c\0" + b"\0" * 8, id="unknown column flags"
         ),

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cdc.wire.replication import Keepalive, XLogData, micros, moment, parse, status_update
+from tailrace.cdc.wire.replication import (
+    Keepalive,
+    XLogData,
+    micros,
+    moment,
+    parse,
+    status_update,
+    without_long_message,
+)
 from tailrace.eventstore.errors import ProtocolError
 
 uint64 = st.integers(0, 2**64 - 1)
@@ -36,10 +44,27 @@ def test_a_keepalive_is_opened(wal_end: int, sent: int, reply: bool) -> None:
         parse(frame + b"\0")
 
 
-@pytest.mark.parametrize("frame", [b"", b"x" * 30, b"k" + b"\0" * 16 + b"\2", b"r" + b"\0" * 33])
-def test_other_frames_are_refused(frame: bytes) -> None:
-    with pytest.raises(ProtocolError):
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (b"", "1 bytes expected"), (b"x" * 30, "unknown tag"), (b"r" + b"\0" * 33, "unknown tag"),
+        (b"k" + b"\0" * 16 + b"\2", "neither 0 nor 1"), (b"w" + b"\0" * 24, "no message behind the header"),
+    ],
+)  # fmt: skip
+def test_other_frames_are_refused(frame: bytes, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
         parse(frame)
+
+
+def test_a_message_longer_than_the_limit_is_replaced_by_an_empty_one_at_its_place() -> None:
+    header = struct.pack(">cQQq", b"w", 0x10, 0x20, 5)
+    frame = header + b"M" + b"x" * 50
+    assert without_long_message(frame, len(frame)) is None
+    instead = without_long_message(memoryview(frame), len(frame) - 1)
+    assert instead == header + b"M" + bytes(18), "with the id of a transaction: 4, 1, 8, 1 and 4 bytes"
+    assert parse(instead) == XLogData(0x10, 0x20, 5, b"M" + bytes(18))
+    for other in (header + b"I" + b"x" * 50, b"k" + frame[1:]):
+        assert without_long_message(other, 1) is None
 
 
 def test_a_status_update_has_the_documented_layout() -> None:

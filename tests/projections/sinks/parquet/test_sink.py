@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -281,3 +282,29 @@ def test_a_load_that_somebody_else_began_changes_no_file_outside_of_its_folder(
     apply(sink, target(), None, 10, [ANNA, BERT])
     assert victim.read_bytes() == held
     assert rows_of(sink, target()) == [ANNA, BERT]
+
+
+def test_a_step_is_on_the_disk_whole_before_it_is_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: dict[int, int] = {}  # bytes at the last fsync, by inode
+    folders: dict[int, set[str]] = {}  # and names
+    fsync = os.fsync
+
+    def synced(fd: int) -> None:
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            folders[found.st_ino] = set(os.listdir(fd))
+        else:
+            files[found.st_ino] = found.st_size
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    fill(sink_at(tmp_path, "name"), target(), [ANNA, BERT])
+    generation = tmp_path / "acme/customer_totals/g1"
+    step = (generation / "current").resolve()
+    of_step = [path for path in step.rglob("*") if path.is_file()]
+    assert len(of_step) == 3 and all(files[path.stat().st_ino] == path.stat().st_size for path in of_step)
+    for folder in {path.parent for path in of_step} | {step}:
+        assert folders[folder.stat().st_ino] >= {path.name for path in folder.iterdir()}
+    assert step.name in folders[generation.stat().st_ino]

@@ -25,6 +25,7 @@ from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.reader import Reader
+from tailrace.projections.sinks.search.sink import field_problems
 from tailrace.projections.sinks.specs import FieldKind, SearchIndex
 from tests.projections.sinks.sink_data import ANNA, BERT, apply, fence, fill, rows_of, target
 from tests.support import forking
@@ -279,3 +280,21 @@ def test_a_live_index_whose_files_vanished_is_named_and_read_once_they_are_back(
         reader.many([1])
     (tmp_path / "aside").rename(place)
     assert reader.many([1]) == [ANNA]
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [
+        ("text", "string, list"), ("string", "string, list"), ("i64", "int"), ("f64", "int, float, decimal"),
+        ("bool", "bool"), ("date", "date, timestamp"),
+    ],
+)  # fmt: skip
+def test_a_field_takes_the_columns_of_its_kind_and_no_others(kind: FieldKind, taken: str) -> None:
+    columns = {
+        "string": pa.string(), "list": pa.list_(pa.string()), "int": pa.int32(), "unsigned": pa.uint32(),
+        "float": pa.float32(), "decimal": pa.decimal128(5), "bool": pa.bool_(), "date": pa.date32(),
+        "timestamp": pa.timestamp("us"), "time": pa.time64("us"),
+    }  # fmt: skip
+    wide = target(schema=pa.schema([("customer_id", pa.int64()), *columns.items()]))
+    fits = [name for name in columns if not field_problems(SearchIndex("search", {name: kind}), wide)]
+    assert fits == taken.split(", ")
