@@ -30,7 +30,8 @@ from tailrace.projections.analysis.empty_inputs import (
     empty_inputs,
     with_unknown_columns,
 )
-from tailrace.projections.analysis.locality import prove
+from tailrace.projections.analysis.locality.rewritten import rewritten_json
+from tailrace.projections.analysis.locality.walk import prove
 from tailrace.projections.analysis.plan_tree import (
     holds_rows,
     nondeterministic_classes,
@@ -40,7 +41,6 @@ from tailrace.projections.analysis.plan_tree import (
 )
 from tailrace.projections.analysis.postgres_types import TextType, text_type
 from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watch_calls
-from tailrace.projections.analysis.rewritten import rewritten_json
 from tailrace.projections.analysis.spread import InputFacts, Proof
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.read_plan import Planned, describe_input

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.projections.analysis.locality import MARK
+from tailrace.projections.analysis.locality.walk import MARK
 from tailrace.projections.compute.compute import define
 from tailrace.projections.compute.frames import cast_columns, shown_columns
 from tailrace.projections.compute.read_plan import Planned

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.projections.analysis.locality import MARK, prove
+from tailrace.projections.analysis.locality.walk import MARK, prove
 from tailrace.projections.analysis.plan_tree import read
 from tailrace.projections.analysis.spread import InputFacts
 from tailrace.projections.definition.lineage import Direct, Lineage

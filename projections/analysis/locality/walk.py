@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tailrace.projections.analysis.computed_attributes import ComputedAttributes
 from tailrace.projections.analysis.expressions import (
     coalesced_attributes,
     column_holding,
@@ -19,8 +18,9 @@ from tailrace.projections.analysis.expressions import (
     root,
     subqueries,
 )
-from tailrace.projections.analysis.joins import JoinSides, join_rows, refusal_of
-from tailrace.projections.analysis.obstacle_words import (
+from tailrace.projections.analysis.locality.computed_attributes import ComputedAttributes
+from tailrace.projections.analysis.locality.joins import JoinSides, join_rows, refusal_of
+from tailrace.projections.analysis.locality.obstacle_words import (
     UNPROVABLE,
     computed_key_hint,
     foreign_key,
@@ -29,8 +29,8 @@ from tailrace.projections.analysis.obstacle_words import (
     name_list,
     window_hint,
 )
+from tailrace.projections.analysis.locality.set_operations import Refusal, rows_of_comparison, rows_of_union
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.set_operations import Refusal, rows_of_comparison, rows_of_union
 from tailrace.projections.analysis.spread import (
     AllRows,
     Attribute,
