@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tailrace.projections.generations.difference import Mask
 from tailrace.projections.sinks.columns import from_texts, is_bytes, is_list
 
-_FLOAT4 = 700
+_FLOAT4, _FLOAT4_LIST = 700, 1021
 _EXACT = Context(prec=150_000)  # as many digits as a numeric may have
 _ZONE = r"[+-][0-9]{2}(:[0-9]{2}){0,2}$"
 _WRONG = (pa.ArrowInvalid, ValueError, TypeError, InvalidOperation)
@@ -46,7 +46,7 @@ def values_of(texts: pa.Array, kind: pa.DataType, oid: int) -> tuple[pa.Array, M
 def _read(texts: pa.Array, kind: pa.DataType, oid: int) -> pa.Array:
     """Raises one of ``_WRONG``."""
     if is_list(kind):
-        return _lists(texts.to_pylist(), kind)
+        return _lists(texts.to_pylist(), kind, _FLOAT4 if oid == _FLOAT4_LIST else 0)
     if pa.types.is_boolean(kind):
         return _require(texts, r"^(t|f|true|false)$", kind)
     if is_bytes(kind):
@@ -90,11 +90,12 @@ def _number(text: str, kind: pa.DataType) -> int | Decimal:
     return number.normalize(_EXACT)
 
 
-def _lists(texts: Sequence[str | None], kind: pa.DataType) -> pa.Array:
+def _lists(texts: Sequence[str | None], kind: pa.DataType, oid: int) -> pa.Array:
+    """``oid`` is that of the elements."""
     given = [None if text is None else json.loads(text, parse_float=str, parse_int=str) for text in texts]
     inner = kind.value_type
     cells = [_element(cell, inner) for value in given for cell in value or ()]
-    values, unlike = values_of(pa.array(cells, pa.string()), inner, 0)
+    values, unlike = values_of(pa.array(cells, pa.string()), inner, oid)
     if unlike.any():
         raise ValueError
     read = iter(values.to_pylist())

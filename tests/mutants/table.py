@@ -104,6 +104,13 @@ AREAS = (
             "tests/cdc/stream/test_spool.py",
         ),
     ),
+    Area(
+        "against source",
+        ("projections/lifecycle/source_values.py", "projections/definition/sql/source_text.py"),
+        (
+            "tests/projections/lifecycle/test_source_values.py", "tests/projections/definition/test_source_text.py",
+        ),
+    ),
 )  # fmt: skip
 
 

@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pyarrow as pa
 import pytest
 
 from tailrace.cli.daily.verify_against_source import verify_against_source
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.projection.context import projection_context
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.errors import UsageError
-from tailrace.projections.definition.sql.source_text import SourceText
 from tailrace.projections.lifecycle.catch_up import refresh
-from tailrace.projections.lifecycle.source_values import values_of
 from tailrace.terminal import Output
 from tests.support.capturing import RunningCapture, Site, execute
 
@@ -210,60 +206,3 @@ def test_what_is_not_all_in_one_source_as_it_is_there_is_refused(shop: Shop) -> 
         assert part in found["errors"]
     code, found = shop.verify()
     assert code == 0 and found["plain"]["equal"], "without names, what cannot be compared is left out"
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        (r"SELECT 'a\'; DROP TABLE x; --' AS v FROM kinds", "not one SELECT"),
-        ("WITH gone AS (DELETE FROM kinds RETURNING *) SELECT * FROM gone", "DELETE"),
-        ("SELECT 1 INTO made FROM kinds", "INTO"),
-        ("SELECT id FROM kinds FOR UPDATE", "LOCK"),
-        ("SELECT id FROM kinds; SELECT id FROM kinds", "not one SELECT"),
-        ("SELECT id FROM other", "no input"),
-        ("SELECT id FROM pg_catalog.kinds", "no input"),
-        ("SELECT FROM WHERE", "or not at all"),
-    ],
-)
-def test_only_one_select_over_the_inputs_is_run_in_the_source(text: str, part: str) -> None:
-    with pytest.raises(UsageError, match="cannot be run in the source") as refused:
-        SourceText(text, "projection 'p'").filled({"kinds": 'ONLY "shop"."kinds"'}, None)
-    assert part in str(refused.value)
-
-
-def test_names_of_inputs_become_tables_wherever_they_are_read() -> None:
-    text = SourceText(
-        "WITH mine AS (SELECT id FROM Kinds) SELECT k.id, '%' || 'kinds' FROM mine m -- kinds;\n"
-        ' JOIN kinds k ON k.id = m.id WHERE EXISTS (SELECT 1 FROM "kinds" WHERE "kinds".id < 3);',
-        "projection 'p'",
-    )
-    assert text.filled({"kinds": '"s"."t"'}, None) == (
-        "WITH mine AS (SELECT id FROM \"s\".\"t\" AS Kinds) SELECT k.id, '%' || 'kinds' FROM mine m -- kinds;\n"
-        ' JOIN "s"."t" k ON k.id = m.id WHERE EXISTS (SELECT 1 FROM "s"."t" AS "kinds" WHERE "kinds".id < 3)'
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "texts", "values", "unlike"),
-    [
-        (pa.int64(), ["3", "3.00", "3.5", None, "x"], [3, 3, None, None, None], [2, 4]),
-        (pa.decimal128(10, 2), ["1.5", "1.500", "1.505"], ["1.50", "1.50", None], [2]),
-        (
-            pa.decimal128(38, 2),
-            [f"{'123456789' * 4}.1{'0' * 30}", f"{'123456789' * 4}.{'0' * 30}1"],
-            [f"{'123456789' * 4}.10", None],
-            [1],
-        ),
-        (pa.float64(), ["0.1", "1", "NaN"], [0.1, 1.0, float("nan")], []),
-        (pa.bool_(), ["t", "false", "tomato"], [True, False, None], [2]),
-        (pa.date32(), ["2026-01-01", "infinity"], ["2026-01-01", None], [1]),
-        (pa.binary(), ["\\x61", "a"], [b"a", None], [1]),
-        (pa.list_(pa.int32()), ["[1,null]", "[[1]]", "[1.5]"], [[1, None], None, None], [1, 2]),
-    ],
-)
-def test_what_postgres_prints_is_a_value_of_the_column_or_like_none(
-    kind: pa.DataType, texts: list[str | None], values: list[Any], unlike: list[int]
-) -> None:
-    found, mask = values_of(pa.array(texts, pa.string()), kind, 0)
-    assert [str(cell) for cell in found.to_pylist()] == [str(value) for value in values]
-    assert mask.nonzero()[0].tolist() == unlike
