@@ -3,6 +3,7 @@ answers is compared in ``meaning``."""
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from tailrace.projections.definition.sql.postgres.functions import TABLE
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
 from tailrace.projections.definition.sql.postgres.table import Absent, Row, choose
-from tailrace.projections.definition.sql.postgres.translate import parse, translate
+from tailrace.projections.definition.sql.postgres.translate import TRANSLATION, parse, translate
 from tailrace.projections.definition.sql.postgres.types import (
     DATE,
     FLOAT8,
@@ -71,6 +72,17 @@ def test_an_expression_is_translated_by_the_types_of_its_operands(case: str) -> 
     query, expected = TRANSLATED[case]
     found = spark(f"SELECT {query} AS v FROM t")  # noqa: S608
     assert found == f"SELECT {expected} AS v FROM {{i0}} AS t"  # noqa: S608
+
+
+def test_a_query_that_becomes_another_text_has_another_version() -> None:
+    queries = [f"SELECT {query} AS v FROM t" for query, _ in TRANSLATED.values()]  # noqa: S608
+    queries += [
+        "SELECT DISTINCT ON (id) id, name FROM t ORDER BY id, day DESC",
+        "SELECT t.id, string_agg(o.\"Name\", ',' ORDER BY o.id) AS v FROM t LEFT JOIN o USING (id) GROUP BY t.id",
+        "SELECT id, rank() OVER (ORDER BY name ROWS 2 PRECEDING) AS v FROM t WHERE id IN (SELECT t_id FROM o) LIMIT 1",
+    ]
+    digest = hashlib.sha256("\n".join(map(spark, queries)).encode()).hexdigest()[:12]
+    assert (TRANSLATION, digest) == ("1", "f69d75d06ff2"), "raise TRANSLATION, and take this digest"
 
 
 def test_nulls_are_last_in_ascending_order_and_first_in_descending() -> None:

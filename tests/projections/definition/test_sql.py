@@ -340,14 +340,14 @@ def test_what_cannot_be_followed_as_it_is_written_is_told_with_what_can(
     written: Written, analysed: Analyse, case: str
 ) -> None:
     query, remedy, instead = REMEDIES[case]
-    (found,) = written(of(query, dialect="spark")).unfollowed
+    (found,) = written(of(query)).unfollowed
     assert found.hint.startswith(f"{remedy}; if that is meant, write inputs.orders = ")
     inputs = "\n".join(
         f'inputs.{name} = "shop.public.{name.removeprefix("other_")}"'
         for name in ("customers", "orders", "other_orders")
         if re.search(rf"\b{name}\b", instead)
     )
-    assert analysed(written(of(instead, inputs, dialect="spark"))).reason is None
+    assert analysed(written(of(instead, inputs))).reason is None
 
 
 def test_a_running_total_is_followed_by_what_it_is_partitioned_by(
@@ -412,6 +412,8 @@ def test_the_fingerprint_follows_the_words_of_the_query_and_its_header_and_nothi
         '"lake"': '"lake", partition_by = ["total"]',
         "public.orders": "public.sales",
         'key = "': 'version = 2\nkey = "',
+        "sink = ": 'dialect = "spark"\nsink = ',
+        "inputs.customers": 'time_zone = "Europe/Berlin"\ninputs.customers',
     }.items():
         assert fingerprint(written(TOTALS.replace(old, new, 1))) != before, new
 
@@ -572,6 +574,34 @@ def test_what_spark_refuses_is_told_with_its_place_in_the_file(
     (failed,) = found.findings
     assert "(view.sql:8:8)" in failed.what and "`custmer_id` cannot be resolved" in failed.what
     assert "_pyspark" not in failed.what
+
+
+AT_ITS_PLACE = {
+    "what has no translation": (
+        "SELECT customer_id,\n       amount + status AS v\nFROM orders", "numeric + text is not translated",
+        "view.sql:7:8",
+    ),
+    "a column that is not there": (
+        "SELECT customer_id,\n       custmer_id\nFROM orders", "there is no column custmer_id", "view.sql:7:8",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AT_ITS_PLACE)
+def test_check_says_what_of_a_query_in_postgres_sql_is_not_translated_with_line_and_column(
+    written: Written, empty_shop: ProjectionContext, case: str
+) -> None:
+    query, words, place = AT_ITS_PLACE[case]
+    (failed,) = examine(empty_shop, written(of(query))).findings
+    assert (failed.level, failed.what, failed.place) == ("fail", words, place) and failed.hint
+
+
+def test_what_spark_refuses_of_a_translation_is_told_with_its_place_in_the_file(
+    written: Written, empty_shop: ProjectionContext
+) -> None:
+    query = "SELECT customer_id, count(*) AS n,\n       max(id) - amount AS v\nFROM orders GROUP BY 1"
+    (failed,) = examine(empty_shop, written(of(query))).findings
+    assert "(view.sql:7:" in failed.what and "`amount`" in failed.what
 
 
 def test_it_is_built_followed_by_key_verified_and_built_anew_when_its_words_change(

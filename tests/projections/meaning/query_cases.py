@@ -270,6 +270,23 @@ QUERIES: tuple[tuple[str, str], ...] = (
         "ints_list",
         "SELECT t.id, (SELECT count(*) FROM unnest(t.ints_list) AS u(x) WHERE u.x > 1) AS v FROM t",
     ),
+    # JSON
+    *_values(
+        "document jsontext",
+        "document ->> 'a'",
+        "document -> 'a' ->> 'b'",
+        "document ->> 0",
+        "jsontext ->> 'a'",
+        "(document ->> 'a')::numeric(10,3)",
+        "CASE WHEN id < 4 THEN 'off' END::bool",
+        "' Yes '::bool",
+        "document #>> '{a}'",
+        "document ->> 'a' = '1'",
+        "document ->> 'a' IS NULL",
+        "coalesce(document ->> 'a', 'none') || '!'",
+        '\'{"a": {"b": [1.10, "x, 2", null, true]}}\'::text',
+    ),
+    ("document", "SELECT count(*) AS id, document ->> 'a' AS v FROM t GROUP BY document ->> 'a'"),
     # aggregates
     *(
         ("whole exact double words flag", f"SELECT 1 AS id, {each} AS v FROM t")  # noqa: S608

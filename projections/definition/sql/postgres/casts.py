@@ -29,7 +29,13 @@ from tailrace.projections.definition.sql.postgres.types import (
     numeric,
     spark_ddl,
 )
-from tailrace.projections.definition.sql.postgres.values import Value, converted, literal_as, null_of
+from tailrace.projections.definition.sql.postgres.values import (
+    Value,
+    converted,
+    literal_as,
+    null_of,
+    quoted,
+)
 from tailrace.projections.definition.sql.postgres.zones import UTC, instant, wall_clock
 
 _NAMED: Mapping[exp.DType, PgType] = {
@@ -109,6 +115,18 @@ def _instant_to_text(value: Value, _: PgType, zone: str) -> str:
     return f"concat(CAST({wall_clock(value.sql, zone)} AS STRING), '+00')"
 
 
+def _truth(value: Value, _: PgType, __: str) -> str:
+    """Every beginning of a word counts. What is none of these is an error in both."""
+    word = f"lower(trim({value.sql}))"
+    cases = " ".join(
+        f"WHEN {word} IN ({', '.join(map(quoted, words))}) THEN {truth}"
+        for truth, words in (("TRUE", _TRUE), ("FALSE", _FALSE))
+    )
+    return f"(CASE {cases} ELSE CAST({value.sql} AS BOOLEAN) END)"
+
+
+_TRUE = ("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1")
+_FALSE = ("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0")
 _INTS, _FLOATS = ("int2", "int4", "int8"), ("float4", "float8")
 _TABLE: dict[tuple[str, str], _Cast] = {
     **{(one, other): _plain for one in _INTS for other in (*_INTS, *_FLOATS, "text")},
@@ -120,7 +138,7 @@ _TABLE: dict[tuple[str, str], _Cast] = {
     **{(one, "text"): _no_exponent for one in _FLOATS},
     **{("text", other): _plain for other in (*_INTS, *_FLOATS, "date", "time", "timestamp")},
     ("numeric", "text"): _numeric_to_text,
-    ("int4", "bool"): _plain, ("bool", "int4"): _plain, ("bool", "text"): _plain,
+    ("text", "bool"): _truth, ("int4", "bool"): _plain, ("bool", "int4"): _plain, ("bool", "text"): _plain,
     ("date", "text"): _plain, ("time", "text"): _plain, ("timestamp", "text"): _plain,
     ("date", "timestamp"): _plain, ("timestamp", "date"): _plain,
     ("date", "timestamptz"): lambda value, _, zone: instant(f"CAST({value.sql} AS TIMESTAMP_NTZ)", zone),

@@ -15,6 +15,7 @@ from tailrace.projections.definition.sql.postgres.contract import Query, Transla
 from tailrace.projections.definition.sql.postgres.extract import extract
 from tailrace.projections.definition.sql.postgres.functions.regexps import matches
 from tailrace.projections.definition.sql.postgres.intervals import interval
+from tailrace.projections.definition.sql.postgres.json import json_value
 from tailrace.projections.definition.sql.postgres.names import words_of
 from tailrace.projections.definition.sql.postgres.refusal import (
     OTHER_DIALECT,
@@ -376,6 +377,7 @@ _WAYS: dict[type[exp.Expr], Callable[[Expressions, Any], Value]] = {
     exp.ArrayOverlaps: syntax.overlaps,
     exp.AtTimeZone: syntax.at_time_zone,
     exp.Collate: syntax.collate,
+    exp.Operator: json_value,
     exp.Case: Expressions.case,
     exp.Cast: Expressions.cast,
     exp.Interval: Expressions.interval,
