@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from tailrace.projections.analysis.postgres_types import described_types
 from tailrace.projections.definition.sql.postgres.functions import GROUPS
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row
 from tailrace.projections.definition.sql.postgres.refusal import Refused
-from tailrace.projections.definition.sql.postgres.table import Absent, Row
 from tailrace.projections.definition.sql.postgres.translate import parse, translate
-from tailrace.projections.definition.sql.postgres.types import NUMERIC, PgType
+from tailrace.projections.definition.sql.postgres.types.types import NUMERIC, PgType
 from tests.projections.meaning.syntax_cases import SYNTAX, X
 
 

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.functions.table import choose
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import choose
-from tailrace.projections.definition.sql.postgres.types import TEXT, TIMESTAMP, TIMESTAMPTZ, UNKNOWN, PgType
-from tailrace.projections.definition.sql.postgres.values import Value, number, quoted
+from tailrace.projections.definition.sql.postgres.types.types import (
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UNKNOWN,
+    PgType,
+)
+from tailrace.projections.definition.sql.postgres.types.values import Value, number, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

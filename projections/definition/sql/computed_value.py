@@ -13,10 +13,10 @@ from sqlglot.errors import SqlglotError
 
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.model import KeyColumn
-from tailrace.projections.definition.sql.postgres.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.expressions.expressions import Expressions
 from tailrace.projections.definition.sql.postgres.functions import TABLE
 from tailrace.projections.definition.sql.postgres.grammar import PostgresText
-from tailrace.projections.definition.sql.postgres.queries import Queries
+from tailrace.projections.definition.sql.postgres.queries.queries import Queries
 from tailrace.projections.definition.sql.postgres.scope import Columns, Scope, Source
 from tailrace.projections.definition.sql.postgres.source_map import unmarked
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tailrace.projections.definition.sql.load import load_sql
 from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row, choose
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
-from tailrace.projections.definition.sql.postgres.table import Absent, Row, choose
 from tailrace.projections.definition.sql.postgres.translate import TRANSLATION, parse, translate
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.types import (
     DATE,
     FLOAT8,
     INT4,
@@ -28,7 +28,7 @@ from tailrace.projections.definition.sql.postgres.types import (
     PgType,
     numeric,
 )
-from tailrace.projections.definition.sql.postgres.values import Value
+from tailrace.projections.definition.sql.postgres.types.values import Value
 
 INPUTS: dict[str, Columns] = {
     "t": (

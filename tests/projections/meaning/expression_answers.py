@@ -24,7 +24,7 @@ from tailrace.projections.compute.read_plan import plan_input
 from tailrace.projections.definition.sql.load import load_sql
 from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.definition.sql.postgres.translate import parse, translate
-from tailrace.projections.definition.sql.postgres.types import type_of_spark
+from tailrace.projections.definition.sql.postgres.types.types import type_of_spark
 from tailrace.projections.definition.sql_query import SqlQuery
 from tests.projections.meaning.expressions import INEXACT
 

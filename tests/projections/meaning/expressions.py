@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tailrace.projections.definition.sql.postgres.functions import TABLE
-from tailrace.projections.definition.sql.postgres.table import Row
-from tailrace.projections.definition.sql.postgres.types import PgType
+from tailrace.projections.definition.sql.postgres.functions.table import Row
+from tailrace.projections.definition.sql.postgres.types.types import PgType
 from tests.projections.meaning.expression_rows import COLUMNS
 from tests.projections.meaning.function_cases import CONSTANTS as CONSTANTS_OF
 from tests.projections.meaning.function_cases import INSTEAD, computed_rows

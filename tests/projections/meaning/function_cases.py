@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tailrace.projections.definition.sql.postgres.functions import TABLE
-from tailrace.projections.definition.sql.postgres.table import Absent, Row
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row
 from tests.projections.meaning.expression_rows import COLUMNS
 
 _COLUMNS = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tailrace.projections.definition.sql.postgres.scope import Columns
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
     BYTEA,
     DATE,

@@ -9,8 +9,8 @@ from typing import Protocol
 from sqlglot import exp
 
 from tailrace.projections.definition.sql.postgres.scope import Columns, Scope
-from tailrace.projections.definition.sql.postgres.types import PgType
-from tailrace.projections.definition.sql.postgres.values import Value
+from tailrace.projections.definition.sql.postgres.types.types import PgType
+from tailrace.projections.definition.sql.postgres.types.values import Value
 
 
 @dataclass(frozen=True, slots=True)

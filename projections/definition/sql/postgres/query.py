@@ -12,7 +12,7 @@ from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
 from tailrace.projections.definition.sql.postgres.source_map import SourceMap
 from tailrace.projections.definition.sql.postgres.translate import TRANSLATION, parse, translate
-from tailrace.projections.definition.sql.postgres.types import type_of_spark
+from tailrace.projections.definition.sql.postgres.types.types import type_of_spark
 from tailrace.projections.definition.sql_query import SqlQuery, spark_line
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from sqlglot import exp
 
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.sql.postgres.refusal import Refused
-from tailrace.projections.definition.sql.postgres.types import PgType
-from tailrace.projections.definition.sql.postgres.values import Value, name_text
+from tailrace.projections.definition.sql.postgres.types.types import PgType
+from tailrace.projections.definition.sql.postgres.types.values import Value, name_text
 
 Columns = tuple[tuple[str, PgType], ...]
 

@@ -8,7 +8,7 @@ import sqlglot
 from sqlglot import exp
 
 from tailrace.projections.definition.sql.postgres.grammar import PostgresText
-from tailrace.projections.definition.sql.postgres.queries import Queries, top_level
+from tailrace.projections.definition.sql.postgres.queries.queries import Queries, top_level
 from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
 from tailrace.projections.definition.sql.postgres.source_map import SourceMap

@@ -14,7 +14,7 @@ from tailrace.projections.definition.sql.postgres.functions import (
     times,
     windows,
 )
-from tailrace.projections.definition.sql.postgres.table import Row
+from tailrace.projections.definition.sql.postgres.functions.table import Row
 
 GROUPS: Mapping[str, tuple[Row, ...]] = {
     "Functions of numbers": numbers.ROWS,

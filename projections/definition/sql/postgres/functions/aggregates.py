@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.table import Absent, NotInTable, Row
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, NotInTable, Row
+from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
     FLOAT4,
     FLOAT8,
@@ -14,7 +14,7 @@ from tailrace.projections.definition.sql.postgres.types import (
     PgType,
     numeric,
 )
-from tailrace.projections.definition.sql.postgres.values import Value
+from tailrace.projections.definition.sql.postgres.types.values import Value
 
 _ORDERED = ("int2", "int4", "int8", "numeric", "float4", "float8", "text", "date", "time", "timestamp", "timestamptz",
             "bytea")  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row, filled
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import Absent, Row, filled
-from tailrace.projections.definition.sql.postgres.types import INT4, TEXT, PgType, array_of, spark_ddl
-from tailrace.projections.definition.sql.postgres.values import Value, implicit, quoted
+from tailrace.projections.definition.sql.postgres.types.types import INT4, TEXT, PgType, array_of, spark_ddl
+from tailrace.projections.definition.sql.postgres.types.values import Value, implicit, quoted
 
 
 def _element(value: Value, array: Value) -> Value:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tailrace.projections.definition.sql.postgres.table import Row
-from tailrace.projections.definition.sql.postgres.types import INT4
+from tailrace.projections.definition.sql.postgres.functions.table import Row
+from tailrace.projections.definition.sql.postgres.types.types import INT4
 
 ROWS = (
     Row("grouping", ("any",), INT4, "CAST(grouping({0}) AS INT)"),

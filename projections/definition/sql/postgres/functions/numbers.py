@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import Absent, Row
-from tailrace.projections.definition.sql.postgres.types import FLOAT8, INT4, NUMERIC, PgType, numeric
-from tailrace.projections.definition.sql.postgres.values import Value
+from tailrace.projections.definition.sql.postgres.types.types import FLOAT8, INT4, NUMERIC, PgType, numeric
+from tailrace.projections.definition.sql.postgres.types.values import Value
 
 FLOOR = "CASE WHEN rint({0}) > {0} THEN rint({0}) - 1 ELSE rint({0}) END"
 """Spark's floor of a double is a bigint, and has no -0."""

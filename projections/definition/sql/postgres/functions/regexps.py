@@ -9,10 +9,10 @@ from tailrace.projections.definition.sql.postgres.functions.patterns import (
     read_pattern,
     read_replacement,
 )
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import Absent, Row
-from tailrace.projections.definition.sql.postgres.types import BOOL, INT4, TEXT, array_of
-from tailrace.projections.definition.sql.postgres.values import Value, quoted
+from tailrace.projections.definition.sql.postgres.types.types import BOOL, INT4, TEXT, array_of
+from tailrace.projections.definition.sql.postgres.types.values import Value, quoted
 
 
 def _flags(arguments: Sequence[Value], at: int) -> str:

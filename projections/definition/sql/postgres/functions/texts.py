@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.casts import cast
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, InZone, Row, filled
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import Absent, InZone, Row, filled
-from tailrace.projections.definition.sql.postgres.types import BOOL, BYTEA, INT4, TEXT
-from tailrace.projections.definition.sql.postgres.values import Value, quoted
+from tailrace.projections.definition.sql.postgres.types.casts import cast
+from tailrace.projections.definition.sql.postgres.types.types import BOOL, BYTEA, INT4, TEXT
+from tailrace.projections.definition.sql.postgres.types.values import Value, quoted
 
 UPPER = (
     "if(length({0}) = octet_length({0}), upper({0}), array_join(transform(split({0}, ''),"

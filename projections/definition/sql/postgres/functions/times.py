@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.extract import extract
+from tailrace.projections.definition.sql.postgres.functions.extract import extract
+from tailrace.projections.definition.sql.postgres.functions.table import Absent, InZone, Row
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.table import Absent, InZone, Row
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.types import (
     DATE,
     FLOAT8,
     INTERVAL,
@@ -15,8 +15,8 @@ from tailrace.projections.definition.sql.postgres.types import (
     TIMESTAMP,
     TIMESTAMPTZ,
 )
-from tailrace.projections.definition.sql.postgres.values import Value, quoted
-from tailrace.projections.definition.sql.postgres.zones import UTC, instant, named_zone, wall_clock
+from tailrace.projections.definition.sql.postgres.types.values import Value, quoted
+from tailrace.projections.definition.sql.postgres.types.zones import UTC, instant, named_zone, wall_clock
 
 _FIELDS = {
     "years": "year", "months": "month", "mon": "month", "days": "day", "hours": "hour", "minutes": "minute",

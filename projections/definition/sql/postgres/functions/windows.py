@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tailrace.projections.definition.sql.postgres.table import Row
-from tailrace.projections.definition.sql.postgres.types import FLOAT8, INT4, INT8
+from tailrace.projections.definition.sql.postgres.functions.table import Row
+from tailrace.projections.definition.sql.postgres.types.types import FLOAT8, INT4, INT8
 
 ROWS = (
     Row("row_number", (), INT8, "row_number()", "window"),

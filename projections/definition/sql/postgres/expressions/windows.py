@@ -8,9 +8,9 @@ from sqlglot import exp
 
 from tailrace.projections.definition.sql.postgres.contract import TranslatesExpressions
 from tailrace.projections.definition.sql.postgres.refusal import Refused
-from tailrace.projections.definition.sql.postgres.types import DATE, TIMESTAMP, TIMESTAMPTZ
-from tailrace.projections.definition.sql.postgres.values import Value
-from tailrace.projections.definition.sql.postgres.zones import UTC
+from tailrace.projections.definition.sql.postgres.types.types import DATE, TIMESTAMP, TIMESTAMPTZ
+from tailrace.projections.definition.sql.postgres.types.values import Value
+from tailrace.projections.definition.sql.postgres.types.zones import UTC
 
 _ALLOWED = {"this", "partition_by", "order", "spec", "alias", "over", "first"}
 

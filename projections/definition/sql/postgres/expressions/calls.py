@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from tailrace.projections.definition.findings import did_you_mean
-from tailrace.projections.definition.sql.postgres import operators, ordered_aggregates, syntax
 from tailrace.projections.definition.sql.postgres.contract import TranslatesExpressions
+from tailrace.projections.definition.sql.postgres.expressions import operators, ordered_aggregates, syntax
+from tailrace.projections.definition.sql.postgres.expressions.windows import WindowText
 from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.functions.table import Row, choose
 from tailrace.projections.definition.sql.postgres.names import words_of
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
 from tailrace.projections.definition.sql.postgres.scope import folded
-from tailrace.projections.definition.sql.postgres.table import Row, choose
-from tailrace.projections.definition.sql.postgres.types import INT8, UNKNOWN, VOID
-from tailrace.projections.definition.sql.postgres.values import Value
-from tailrace.projections.definition.sql.postgres.windows import WindowText
+from tailrace.projections.definition.sql.postgres.types.types import INT8, UNKNOWN, VOID
+from tailrace.projections.definition.sql.postgres.types.values import Value
 
 _OF_ONE_TYPE = ("coalesce", "greatest", "least", "nullif")
 _BEGIN = re.compile(r"\w+\(")

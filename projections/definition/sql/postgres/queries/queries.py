@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from tailrace.projections.definition.findings import did_you_mean
-from tailrace.projections.definition.sql.postgres.clauses import allow, limits, ordering
 from tailrace.projections.definition.sql.postgres.contract import Query
-from tailrace.projections.definition.sql.postgres.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.expressions.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.queries.clauses import allow, limits, ordering
+from tailrace.projections.definition.sql.postgres.queries.select import Select
+from tailrace.projections.definition.sql.postgres.queries.tables import renamed
 from tailrace.projections.definition.sql.postgres.refusal import OTHER_DIALECT, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns, Scope, folded
-from tailrace.projections.definition.sql.postgres.select import Select
-from tailrace.projections.definition.sql.postgres.tables import renamed
-from tailrace.projections.definition.sql.postgres.types import TEXT, UNKNOWN, PgType
-from tailrace.projections.definition.sql.postgres.values import Value, common_type, name_text
+from tailrace.projections.definition.sql.postgres.types.types import TEXT, UNKNOWN, PgType
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, name_text
 
 _SET_OPERATION = {"this", "expression", "distinct", "order", "limit", "offset", "with_"}
 

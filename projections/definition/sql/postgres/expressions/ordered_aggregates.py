@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
 from tailrace.projections.definition.sql.postgres.source_map import unmarked
-from tailrace.projections.definition.sql.postgres.types import TEXT, array_of
-from tailrace.projections.definition.sql.postgres.values import Value, implicit
+from tailrace.projections.definition.sql.postgres.types.types import TEXT, array_of
+from tailrace.projections.definition.sql.postgres.types.values import Value, implicit
 
 NAMES = ("array_agg", "string_agg")
 

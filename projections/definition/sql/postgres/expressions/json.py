@@ -13,8 +13,8 @@ from sqlglot import exp
 
 from tailrace.projections.definition.sql.postgres.contract import TranslatesExpressions
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.types import TEXT, UNKNOWN
-from tailrace.projections.definition.sql.postgres.values import Value, quoted
+from tailrace.projections.definition.sql.postgres.types.types import TEXT, UNKNOWN
+from tailrace.projections.definition.sql.postgres.types.values import Value, quoted
 
 _STRING = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _NUMBER = r'\G((?:[^"0-9-]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+)(-?[0-9][0-9.eE+-]*+)'

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable as NotInTable
-from tailrace.projections.definition.sql.postgres.types import UNKNOWN, PgType
-from tailrace.projections.definition.sql.postgres.values import Value, implicit
+from tailrace.projections.definition.sql.postgres.types.types import UNKNOWN, PgType
+from tailrace.projections.definition.sql.postgres.types.values import Value, implicit
 
 Kind = Literal["scalar", "aggregate", "window"]
 _PLACE = re.compile(r"\{(\*|\d+)\}")

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.types import DATE, TIME, TIMESTAMP, TIMESTAMPTZ, numeric
-from tailrace.projections.definition.sql.postgres.values import Value
-from tailrace.projections.definition.sql.postgres.zones import wall_clock
+from tailrace.projections.definition.sql.postgres.types.types import (
+    DATE,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    numeric,
+)
+from tailrace.projections.definition.sql.postgres.types.values import Value
+from tailrace.projections.definition.sql.postgres.types.zones import wall_clock
 
 _OF_DATES = {
     "year": "year({0})", "quarter": "quarter({0})", "month": "month({0})", "day": "day({0})", "doy": "dayofyear({0})",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tailrace.projections.definition.sql.postgres.operators import as_type
+from tailrace.projections.definition.sql.postgres.expressions.operators import as_type
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.types import (
     INT4,
     INT8,
     TIMESTAMP,
@@ -14,8 +14,8 @@ from tailrace.projections.definition.sql.postgres.types import (
     UNKNOWN,
     PgType,
 )
-from tailrace.projections.definition.sql.postgres.values import Value, common_type, number
-from tailrace.projections.definition.sql.postgres.zones import UTC
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, number
+from tailrace.projections.definition.sql.postgres.types.zones import UTC
 
 Rows = tuple[str, PgType]
 """The array, and the type of its elements."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.values import Value, quoted
+from tailrace.projections.definition.sql.postgres.types.values import Value, quoted
 
 UTC = "UTC"
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=_UTC), datetime(2038, 1, 1, tzinfo=_UTC)

@@ -7,15 +7,15 @@ from typing import Any, NoReturn
 
 from sqlglot import exp
 
-from tailrace.projections.definition.sql.postgres import arrays, operators, syntax
-from tailrace.projections.definition.sql.postgres.bits import bits, inverted
-from tailrace.projections.definition.sql.postgres.calls import Calls
-from tailrace.projections.definition.sql.postgres.casts import cast, named_type
 from tailrace.projections.definition.sql.postgres.contract import Query, TranslatesQueries
-from tailrace.projections.definition.sql.postgres.extract import extract
+from tailrace.projections.definition.sql.postgres.expressions import arrays, operators, syntax
+from tailrace.projections.definition.sql.postgres.expressions.bits import bits, inverted
+from tailrace.projections.definition.sql.postgres.expressions.calls import Calls
+from tailrace.projections.definition.sql.postgres.expressions.json import json_value
+from tailrace.projections.definition.sql.postgres.expressions.windows import WindowText
+from tailrace.projections.definition.sql.postgres.expressions.word_calls import WITH_WORDS, plain_call
+from tailrace.projections.definition.sql.postgres.functions.extract import extract
 from tailrace.projections.definition.sql.postgres.functions.regexps import matches
-from tailrace.projections.definition.sql.postgres.intervals import interval
-from tailrace.projections.definition.sql.postgres.json import json_value
 from tailrace.projections.definition.sql.postgres.names import words_of
 from tailrace.projections.definition.sql.postgres.refusal import (
     OTHER_DIALECT,
@@ -25,7 +25,9 @@ from tailrace.projections.definition.sql.postgres.refusal import (
 )
 from tailrace.projections.definition.sql.postgres.scope import Scope, fields_of, folded
 from tailrace.projections.definition.sql.postgres.source_map import marked
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.casts import cast, named_type
+from tailrace.projections.definition.sql.postgres.types.intervals import interval
+from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
     FLOAT4,
     TEXT,
@@ -34,7 +36,7 @@ from tailrace.projections.definition.sql.postgres.types import (
     VOID,
     PgType,
 )
-from tailrace.projections.definition.sql.postgres.values import (
+from tailrace.projections.definition.sql.postgres.types.values import (
     NULL,
     Value,
     common_type,
@@ -42,8 +44,6 @@ from tailrace.projections.definition.sql.postgres.values import (
     number,
     quoted,
 )
-from tailrace.projections.definition.sql.postgres.windows import WindowText
-from tailrace.projections.definition.sql.postgres.word_calls import WITH_WORDS, plain_call
 
 _ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.Pow: "^"}
 _BITS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.operators import as_type, comparable
+from tailrace.projections.definition.sql.postgres.expressions.operators import as_type, comparable
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
     INT4,
     UNKNOWN,
@@ -15,7 +15,7 @@ from tailrace.projections.definition.sql.postgres.types import (
     array_of,
     spark_ddl,
 )
-from tailrace.projections.definition.sql.postgres.values import Value, common_type, implicit, literal_as
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, implicit, literal_as
 
 _PLAIN_ELEMENT = re.compile(r'[^{},"\\\s]([^{},"\\]*[^{},"\\\s])?')
 

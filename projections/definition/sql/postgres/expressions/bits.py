@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.types import INT8
-from tailrace.projections.definition.sql.postgres.values import Value, common_type, implicit
+from tailrace.projections.definition.sql.postgres.types.types import INT8
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, implicit
 
 _OF_SPARK = {"&": "&", "|": "|", "#": "^"}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tailrace.projections.definition.sql.postgres import arrays
 from tailrace.projections.definition.sql.postgres.contract import TranslatesExpressions
-from tailrace.projections.definition.sql.postgres.operators import as_type, comparable
+from tailrace.projections.definition.sql.postgres.expressions import arrays
+from tailrace.projections.definition.sql.postgres.expressions.operators import as_type, comparable
+from tailrace.projections.definition.sql.postgres.expressions.rows import in_as_value, row_comparison
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable, Refused
-from tailrace.projections.definition.sql.postgres.rows import in_as_value, row_comparison
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
     DATE,
     TIMESTAMP,
@@ -17,8 +17,8 @@ from tailrace.projections.definition.sql.postgres.types import (
     UNKNOWN,
     PgType,
 )
-from tailrace.projections.definition.sql.postgres.values import Value, common_type
-from tailrace.projections.definition.sql.postgres.zones import instant, named_zone, wall_clock
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type
+from tailrace.projections.definition.sql.postgres.types.zones import instant, named_zone, wall_clock
 
 
 def array(expressions: TranslatesExpressions, node: exp.Array) -> Value:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tailrace.projections.definition.sql.postgres.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.expressions.expressions import Expressions
 from tailrace.projections.definition.sql.postgres.refusal import OTHER_DIALECT, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns, folded
-from tailrace.projections.definition.sql.postgres.values import name_text
+from tailrace.projections.definition.sql.postgres.types.values import name_text
 
 _WORDS = {
     "locks": "FOR UPDATE", "into": "INTO", "qualify": "QUALIFY", "laterals": "LATERAL VIEW", "sample": "TABLESAMPLE",

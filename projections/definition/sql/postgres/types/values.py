@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from tailrace.projections.definition.sql.postgres.intervals import Interval
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.types.intervals import Interval
+from tailrace.projections.definition.sql.postgres.types.types import (
     DATE,
     INT4,
     INT8,

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from tailrace.projections.definition.sql.postgres.clauses import (
+from tailrace.projections.definition.sql.postgres.contract import Query, TranslatesQueries
+from tailrace.projections.definition.sql.postgres.expressions.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.names import result_name
+from tailrace.projections.definition.sql.postgres.queries.clauses import (
     allow,
     direction,
     limits,
     ordering,
     output_name,
 )
-from tailrace.projections.definition.sql.postgres.contract import Query, TranslatesQueries
-from tailrace.projections.definition.sql.postgres.expressions import Expressions
-from tailrace.projections.definition.sql.postgres.names import result_name
+from tailrace.projections.definition.sql.postgres.queries.tables import Tables
 from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.definition.sql.postgres.scope import Scope, folded
 from tailrace.projections.definition.sql.postgres.source_map import unmarked
-from tailrace.projections.definition.sql.postgres.tables import Tables
-from tailrace.projections.definition.sql.postgres.values import Value, name_text
+from tailrace.projections.definition.sql.postgres.types.values import Value, name_text
 
 _CLAUSES = {
     "expressions", "distinct", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "with_",

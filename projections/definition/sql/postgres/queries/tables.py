@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from tailrace.projections.definition.findings import did_you_mean
-from tailrace.projections.definition.sql.postgres.clauses import allow
 from tailrace.projections.definition.sql.postgres.contract import TranslatesQueries
-from tailrace.projections.definition.sql.postgres.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.expressions.expressions import Expressions
+from tailrace.projections.definition.sql.postgres.queries.clauses import allow
+from tailrace.projections.definition.sql.postgres.queries.sets import SETS
 from tailrace.projections.definition.sql.postgres.refusal import OTHER_DIALECT, NotInTable, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns, Scope, Source, folded
-from tailrace.projections.definition.sql.postgres.sets import SETS
-from tailrace.projections.definition.sql.postgres.types import INT8
-from tailrace.projections.definition.sql.postgres.values import Value, common_type, name_text
+from tailrace.projections.definition.sql.postgres.types.types import INT8
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, name_text
 
 _JOIN = {"this", "side", "kind", "on", "using", "method"}
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
-from tailrace.projections.definition.sql.postgres.table import NotInTable
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.refusal import NotInTable
+from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
     BYTEA,
     DATE,
@@ -29,14 +29,14 @@ from tailrace.projections.definition.sql.postgres.types import (
     numeric,
     spark_ddl,
 )
-from tailrace.projections.definition.sql.postgres.values import (
+from tailrace.projections.definition.sql.postgres.types.values import (
     Value,
     converted,
     literal_as,
     null_of,
     quoted,
 )
-from tailrace.projections.definition.sql.postgres.zones import UTC, instant, wall_clock
+from tailrace.projections.definition.sql.postgres.types.zones import UTC, instant, wall_clock
 
 _NAMED: Mapping[exp.DType, PgType] = {
     exp.DType.BOOLEAN: BOOL, exp.DType.TEXT: TEXT, exp.DType.VARBINARY: BYTEA, exp.DType.SMALLINT: INT2,

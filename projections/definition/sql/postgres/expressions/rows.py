@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.operators import comparison
+from tailrace.projections.definition.sql.postgres.expressions.operators import comparison
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
-from tailrace.projections.definition.sql.postgres.types import BOOL
-from tailrace.projections.definition.sql.postgres.values import Value
+from tailrace.projections.definition.sql.postgres.types.types import BOOL
+from tailrace.projections.definition.sql.postgres.types.values import Value
 
 
 def row_comparison(name: str, left: Sequence[Value], right: Sequence[Value], zone: str) -> Value:

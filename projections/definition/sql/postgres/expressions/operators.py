@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.casts import cast
 from tailrace.projections.definition.sql.postgres.functions.numbers import POWER
-from tailrace.projections.definition.sql.postgres.intervals import Interval
-from tailrace.projections.definition.sql.postgres.table import NotInTable, filled
-from tailrace.projections.definition.sql.postgres.types import (
+from tailrace.projections.definition.sql.postgres.functions.table import NotInTable, filled
+from tailrace.projections.definition.sql.postgres.types.casts import cast
+from tailrace.projections.definition.sql.postgres.types.intervals import Interval
+from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
     DATE,
     FLOAT4,
@@ -22,8 +22,8 @@ from tailrace.projections.definition.sql.postgres.types import (
     numeric,
     spark_ddl,
 )
-from tailrace.projections.definition.sql.postgres.values import Value, common_type, implicit
-from tailrace.projections.definition.sql.postgres.zones import UTC, instant, wall_clock
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, implicit
+from tailrace.projections.definition.sql.postgres.types.zones import UTC, instant, wall_clock
 
 CAST_IT = "cast it: its type decides what is meant"
 _TIMES = ("date", "timestamp", "timestamptz")

@@ -1,0 +1,1 @@
+"""Expressions: operators, calls, arrays, rows, JSON."""

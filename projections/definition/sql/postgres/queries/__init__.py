@@ -1,0 +1,1 @@
+"""SELECT, FROM and what holds them together."""

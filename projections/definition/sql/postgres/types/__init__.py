@@ -1,0 +1,1 @@
+"""Types of Postgres, values of them, casts, intervals and time zones."""
