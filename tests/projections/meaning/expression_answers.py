@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -150,11 +150,9 @@ class Expressions:
         assert loaded.projection is not None and not loaded.findings, (expressions, loaded.findings)
         return loaded.projection
 
-    def outcomes(
-        self, expected: Sequence[Expected], *, probes: int = 0, despite_warnings: bool = False
-    ) -> dict[str, Outcome]:
-        """By expression. ``probes``: how many rows that fail in Postgres are tried here. ``despite_warnings``: what
-        ``check`` only warns of is compared as well."""
+    def outcomes(self, expected: Sequence[Expected], *, probes: int = 0) -> dict[str, Outcome]:
+        """By expression. ``probes``: how many rows that fail in Postgres are tried here. What ``check`` says is asked
+        of those that differ alone: it takes longer than computing them."""
         found: dict[str, Outcome] = {}
         accepted = []
         for each in expected:
@@ -163,11 +161,10 @@ class Expressions:
                 found[each.expression], self.words[each.expression] = "refused", said
             else:
                 accepted.append(each)
-        for one in self._analysed(accepted, found, despite_warnings=despite_warnings):
-            self._compare(one, found)
-        self._probe(
-            [each for each in accepted if found[each.expression] == "equal" and each.failing][:probes], found
-        )
+        if accepted:
+            self._compare(accepted, found)
+        failing = [each for each in accepted if found[each.expression] == "equal" and each.failing]
+        self._probe(failing[:probes], found)
         return found
 
     def _refusal(self, expression: str) -> str:
@@ -176,29 +173,6 @@ class Expressions:
         except Refused as error:
             return f"{error.what} [{error.hint}]"
         return ""
-
-    def _analysed(
-        self, several: Sequence[Expected], found: dict[str, Outcome], *, despite_warnings: bool
-    ) -> Iterator[Sequence[Expected]]:
-        """Those of which ``check`` says nothing, in batches; the others are refused or warned."""
-        if not several:
-            return
-        defined = self._load([each.guarded for each in several])
-        findings = [
-            each
-            for each in analyse(self.spark, self.store, defined).findings
-            if each.level == "fail" or not despite_warnings
-        ]
-        if not findings:
-            yield several
-            return
-        for finding in sorted(findings, key=lambda each: each.level == "fail"):
-            for each in several if len(several) == 1 else _at(finding.place, several):
-                found[each.expression] = "refused" if finding.level == "fail" else "warned"
-                self.words[each.expression] = finding.what
-        others = [each for each in several if each.expression not in found]
-        for half in [others] if len(others) < len(several) else _halves(several):
-            yield from self._analysed(half, found, despite_warnings=despite_warnings)
 
     def _compare(self, several: Sequence[Expected], found: dict[str, Outcome]) -> None:
         values = self._values(several)
@@ -210,9 +184,20 @@ class Expressions:
             return
         for at, each in enumerate(several):
             words = values.words if isinstance(values, _Failed) else _difference(each, values[at])
-            found[each.expression] = _verdict(each, words) if words else "equal"
+            found[each.expression] = self._verdict(each, words) if words else "equal"
             if words:
                 self.words[each.expression] = words
+
+    def _verdict(self, expected: Expected, words: str) -> Outcome:
+        """Of one that differs."""
+        fails = words.startswith("fails: ")
+        beside_null = "NULL" in expected.expression or not any(expected.values)
+        if fails and (beside_null or any(each in words for each in _ONLY_HERE)):
+            return "fails in one"
+        levels = {
+            each.level for each in analyse(self.spark, self.store, self._load([expected.guarded])).findings
+        }
+        return "refused" if "fail" in levels else "warned" if levels else "different"
 
     def _values(self, several: Sequence[Expected]) -> list[tuple[list[str | None], bool]] | _Failed:
         """The texts by row of each expression, and whether they are decimals'."""
@@ -258,13 +243,6 @@ def _at(place: str, several: Sequence[Expected]) -> list[Expected]:
 def _halves(several: Sequence[Expected]) -> tuple[Sequence[Expected], Sequence[Expected]]:
     middle = len(several) // 2
     return several[:middle], several[middle:]
-
-
-def _verdict(expected: Expected, words: str) -> Outcome:
-    """Of one that differs."""
-    fails = words.startswith("fails: ")
-    only_here = any(each in words for each in _ONLY_HERE) or not any(expected.values)
-    return "fails in one" if fails and only_here else "different"
 
 
 def _texts(column: pa.Array) -> tuple[list[str | None], bool]:
