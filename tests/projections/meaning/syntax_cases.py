@@ -71,6 +71,7 @@ SYNTAX: Mapping[str, Mapping[str, str]] = {
         "|| with NULL": "t1 || '-' || t2",
         "|| with a number or a date": "t1 || i1 || d1",
         "LIKE, with \\ as escape": r"t1 LIKE '%\_%'",
+        "LIKE with a computed pattern": "t1 LIKE left(t1, 1) || '%'",
         "LIKE with another escape": "t1 LIKE 'a!_%' ESCAPE '!'",
         "ILIKE": "t1 ILIKE 'H%'",
         "~, ~*, !~": "t1 ~ '^[A-Z]' OR t1 !~* 'x|y$'",

@@ -15,6 +15,7 @@ from tailrace.projections.definition.sql.postgres.expressions.json import json_v
 from tailrace.projections.definition.sql.postgres.expressions.windows import WindowText
 from tailrace.projections.definition.sql.postgres.expressions.word_calls import WITH_WORDS, plain_call
 from tailrace.projections.definition.sql.postgres.functions.extract import extract
+from tailrace.projections.definition.sql.postgres.functions.patterns import like_pattern
 from tailrace.projections.definition.sql.postgres.functions.regexps import matches
 from tailrace.projections.definition.sql.postgres.names import words_of
 from tailrace.projections.definition.sql.postgres.refusal import (
@@ -241,13 +242,13 @@ class Expressions:
         return f"(NOT {text})" if node.args.get("negate") else text
 
     def like(self, node: exp.Expr) -> Value:
-        escape = ""
+        escape = "\\"
         inner = node
         if isinstance(node, exp.Escape):
             inner = node.this
             if not node.expression.is_string or len(node.expression.name) != 1:
                 self.refuse("this ESCAPE is not translated", "it is one character", node)
-            escape = f" ESCAPE {quoted(node.expression.name)}"
+            escape = node.expression.name
         if not isinstance(inner, exp.Like | exp.ILike):
             self.refuse(f"{words_of(node)} is not translated", "", node)
         if isinstance(inner.expression, exp.Any | exp.All):
@@ -256,7 +257,9 @@ class Expressions:
         if one is None or pattern is None:
             self.refuse("LIKE of what is no text", "cast it to text", node)
         word = "LIKE" if isinstance(inner, exp.Like) else "ILIKE"
-        return _negated(inner, f"({one.sql} {word} {pattern.sql}{escape})")
+        text = like_pattern(pattern.sql, pattern.constant, escape)
+        said = "" if escape == "\\" else f" ESCAPE {quoted(escape)}"
+        return _negated(inner, f"({one.sql} {word} {text}{said})")
 
     def matches(self, node: exp.Binary) -> Value:
         one, pattern = (implicit(self.value(each), TEXT) for each in (node.this, node.expression))

@@ -10,11 +10,13 @@ from tailrace.projections.definition.sql.postgres.types.casts import cast
 from tailrace.projections.definition.sql.postgres.types.intervals import Interval
 from tailrace.projections.definition.sql.postgres.types.types import (
     BOOL,
+    BYTEA,
     DATE,
     FLOAT4,
     FLOAT8,
     INT4,
     TEXT,
+    TIME,
     TIMESTAMP,
     UNKNOWN,
     VOID,
@@ -115,6 +117,11 @@ def _moved_time(name: str, left: Value, right: Value, zone: str) -> Value:
                 return Value.of_interval(one.interval.times(int(other.constant)))
     if name in ("+", "-") and left.interval is not None and right.interval is not None:
         return Value.of_interval(left.interval.plus(right.interval if name == "+" else -right.interval))
+    if name == "+" and {left.type, right.type} == {DATE, TIME}:
+        day, clock = (left, right) if left.type == DATE else (right, left)
+        return Value(f"make_timestamp_ntz({day.sql}, {clock.sql})", TIMESTAMP)
+    if name == "-" and left.type.name in _TIMES and right.type.name in _TIMES:
+        raise NotInTable(f"{left.type} - {right.type}", "subtract dates, or extract(epoch FROM …) of both")
     raise _no_operator(name, left, right)
 
 
@@ -167,6 +174,8 @@ def as_type(value: Value, type_: PgType, zone: str) -> Value:
 
 def joined_text(left: Value, right: Value, zone: str) -> Value:
     """``||`` of texts; what is beside a text is printed. Raises NotInTable."""
+    if left.type == right.type == BYTEA:
+        return Value(f"({left.sql} || {right.sql})", BYTEA)
     kinds = {left.type.name, right.type.name}
     if not kinds & {"text", "unknown"} or kinds & {"array", "record"} or VOID in (left.type, right.type):
         raise _no_operator("||", left, right)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
+from tailrace.projections.definition.sql.postgres.types.values import quoted
 
 _WORD = r"\p{L}\p{M}\p{Nd}_"
 _CLASSES = {"d": "0-9", "s": r" \t\n\x0B\f\r", "w": _WORD}
@@ -243,3 +244,11 @@ def read_replacement(text: str, groups: int, *, shifted: int) -> str:
         found.append(f"\\{letter}" if not plain or (after_group and letter.isdecimal()) else letter)
         after_group = False
     return "".join(found)
+
+
+def like_pattern(sql: str, constant: str | None, escape: str) -> str:
+    """A pattern of LIKE in Spark's SQL. There an escape before a plain character is an error, in Postgres nothing."""
+    kept, dropped = f"({re.escape(escape)}[%_{re.escape(escape)}])", f"{re.escape(escape)}(.)"
+    if constant is None:
+        return f"regexp_replace({sql}, {quoted(f'(?s){kept}|{dropped}')}, '$1$2')"
+    return quoted(re.sub(f"{kept}|{dropped}", lambda found: found[1] or found[2], constant, flags=re.S))

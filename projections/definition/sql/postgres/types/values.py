@@ -61,6 +61,7 @@ _FORMS = {
 _INSTANT = re.compile(
     r"(\d{4}-\d{1,2}-\d{1,2})[ T](\d{2}:\d{2})(:\d{2}(?:\.\d{1,6})?)?([+-]\d{2}(?::?\d{2})?|Z)?"
 )
+_BYTES = re.compile(r"\\x((?:[0-9a-fA-F]{2})*)")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.I)
 
 
@@ -108,7 +109,9 @@ def literal_as(value: Value, type_: PgType) -> Value | None:
     text = value.constant
     if type_.name == "text":
         return Value(quoted(text), TEXT, text)
-    if type_.name == "bytea" and not text.startswith("\\"):
+    if type_.name == "bytea" and (bytes_ := _BYTES.fullmatch(text)):
+        return Value(f"X'{bytes_[1]}'", type_, text)
+    if type_.name == "bytea" and "\\" not in text:
         return Value(f"CAST({quoted(text)} AS BINARY)", type_, text)
     if type_.name == "numeric":
         return decimal(text) if _NUMBER.fullmatch(text) else None
