@@ -32,10 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Outcome = Literal["equal", "refused", "warned", "fails in both", "fails in one", "different"]
-"""``fails in one``: a decimal of more digits than Spark has, or a text that it does not read as a type, which is an
-error when it is computed; a float that becomes infinite or zero, which is an error in Postgres; what one of them does
-not compute, because NULL stands beside it."""
-_ONLY_HERE = ("cannot be represented as Decimal(38", "CAST_INVALID_INPUT")
+"""``fails in one``: a decimal of more digits than Spark has, a text that it does not read as a type, or an object of
+JSON as text, which is an error when it is computed; a float that becomes infinite or zero, which is an error in
+Postgres; what one of them does not compute, because NULL stands beside it."""
+_ONLY_HERE = (
+    "cannot be represented as Decimal(38",
+    "CAST_INVALID_INPUT",
+    "of JSON as text is not translated",
+)
 _OUT_OF_RANGE, _LIMITS = "22003", ("Infinity", "-Infinity", "0", "-0", "NaN")
 HEADER = """/* projection
 key = "id"

@@ -105,7 +105,7 @@ SYNTAX: Mapping[str, Mapping[str, str]] = {
         "= ANY (array)": "i1 = ANY (ia1)",
         "|| of arrays": "ia1 || ia2",
         "-> and ->>": "j1 ->> 'a'",
-        "#> and #>>": "j1 #>> '{b,c}'",
+        "#> and #>>, of a value": "j1 #>> '{a}'",
         "bytes to text": "encode(y1, 'hex')",
         "|| of bytes": "y1 || y2",
     },
