@@ -51,6 +51,21 @@ def written(folder: Path, key: str, query: str, dialect: str = "postgres") -> Pr
 
 FOLLOWED = {
     "revenue per day": ("day", "SELECT placed_at::date AS day, sum(amount) AS paid FROM sales GROUP BY 1"),
+    "per day, by a call": ("day", "SELECT date(placed_at) AS day, count(*) FROM sales GROUP BY date(placed_at)"),
+    "per prefix of the phone": (
+        "prefix",
+        "SELECT substring(phone FROM 1 FOR 2) AS prefix, count(*) FROM buyers GROUP BY substring(phone FROM 1 FOR 2)",
+    ),
+    "per first letters": ("start", "SELECT left(phone, 2) AS start, count(*) FROM buyers GROUP BY 1"),
+    "per month": ("month", "SELECT date_trunc('month', placed_at) AS month, sum(amount) FROM sales GROUP BY month"),
+    "per month as a date": (
+        "month", "SELECT date_trunc('month', placed_at)::date AS month, sum(amount) FROM sales GROUP BY 1",
+    ),
+    "per size": (
+        "size",
+        "SELECT CASE WHEN amount > 100 THEN 'large' ELSE 'small' END AS size, count(*) FROM sales GROUP BY 1",
+    ),
+    "per tenth": ("tenth", "SELECT id % 10 AS tenth, sum(amount) FROM sales GROUP BY id % 10"),
     "per country, known or not": (
         "country", "SELECT coalesce(country, 'unknown') AS country, count(*) FROM buyers GROUP BY 1",
     ),
