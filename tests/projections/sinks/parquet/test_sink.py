@@ -288,13 +288,13 @@ def test_a_step_is_on_the_disk_whole_before_it_is_current(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files: dict[int, int] = {}  # bytes at the last fsync, by inode
-    folders: dict[int, set[str]] = {}  # and names
+    folders: dict[int, list[set[str]]] = {}  # and names at each fsync
     fsync = os.fsync
 
     def synced(fd: int) -> None:
         found = os.fstat(fd)
         if stat.S_ISDIR(found.st_mode):
-            folders[found.st_ino] = set(os.listdir(fd))
+            folders.setdefault(found.st_ino, []).append(set(os.listdir(fd)))
         else:
             files[found.st_ino] = found.st_size
         fsync(fd)
@@ -306,5 +306,5 @@ def test_a_step_is_on_the_disk_whole_before_it_is_current(
     of_step = [path for path in step.rglob("*") if path.is_file()]
     assert len(of_step) == 3 and all(files[path.stat().st_ino] == path.stat().st_size for path in of_step)
     for folder in {path.parent for path in of_step} | {step}:
-        assert folders[folder.stat().st_ino] >= {path.name for path in folder.iterdir()}
-    assert step.name in folders[generation.stat().st_ino]
+        assert folders[folder.stat().st_ino][-1] >= {path.name for path in folder.iterdir()}
+    assert any(step.name in names and "current" not in names for names in folders[generation.stat().st_ino])
