@@ -7,7 +7,6 @@ equals it. The nearest float stands for a number, a moment in UTC for a timestam
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
@@ -46,7 +45,7 @@ def values_of(texts: pa.Array, kind: pa.DataType, oid: int) -> tuple[pa.Array, M
 def _read(texts: pa.Array, kind: pa.DataType, oid: int) -> pa.Array:
     """Raises one of ``_WRONG``."""
     if is_list(kind):
-        return _lists(texts.to_pylist(), kind, _FLOAT4 if oid == _FLOAT4_LIST else 0)
+        return _lists(texts.to_pylist(), kind, _FLOAT4 if oid == _FLOAT4_LIST else oid)
     if pa.types.is_boolean(kind):
         return _require(texts, r"^(t|f|true|false)$", kind)
     if is_bytes(kind):
@@ -91,7 +90,7 @@ def _number(text: str, kind: pa.DataType) -> int | Decimal:
 
 
 def _lists(texts: Sequence[str | None], kind: pa.DataType, oid: int) -> pa.Array:
-    """``oid`` is that of the elements."""
+    """``oid``: as which type numbers among the elements are read."""
     given = [None if text is None else json.loads(text, parse_float=str, parse_int=str) for text in texts]
     inner = kind.value_type
     cells = [_element(cell, inner) for value in given for cell in value or ()]
@@ -109,4 +108,4 @@ def _element(cell: Any, kind: pa.DataType) -> str | None:
         return None
     if not isinstance(cell, str):
         raise ValueError  # an array of several dimensions
-    return re.sub("T", " ", cell, count=1) if pa.types.is_timestamp(kind) else cell
+    return cell.replace("T", " ") if pa.types.is_timestamp(kind) else cell

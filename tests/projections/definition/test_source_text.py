@@ -50,6 +50,8 @@ def test_the_time_of_the_position_stands_for_now_and_nothing_else_does() -> None
         "SELECT ':now' AS a, x::date, now AS b FROM t AS kinds"
         " WHERE at < (TIMESTAMPTZ '2026-01-01T12:00:00+00:00') -- :now"
     )
+    ended = SourceText("SELECT id FROM kinds;-- of each", "projection 'p'")
+    assert ended.filled({"kinds": "t"}, None) == "SELECT id FROM t AS kinds-- of each"
     assert "(TIMESTAMPTZ '1970-01-01T00:00:00+00:00')" in text.filled({"kinds": "t"}, None)
 
 
