@@ -469,10 +469,10 @@ def postgres_and_spark() -> str:
         "What of Postgres' SQL a query may hold. What is *equal* here is compared with Postgres' own answers by the"
         " tests, over edges of every type and at random. Everything else is refused at its line and column. An argument"
         " that is called a constant is written as one.",
-        "Errors differ in four ways. A numeric of more than 38 digits is one here, when it is computed. So is a text"
-        " that is cast and not written as Postgres prints the type. A float that becomes infinite or zero is an error"
-        " in Postgres, and here `Infinity` or `0`. What stands beside a NULL may be computed, and fail, in one of them"
-        " only.",
+        "Errors differ in five ways. Here, a numeric of more than 38 digits is one when it is computed. So is a text"
+        " that is cast and not written as Postgres prints the type, and an object of JSON that is taken as text. A"
+        " float that becomes infinite or zero is an error in Postgres, and here `Infinity` or `0`. What stands beside a"
+        " NULL may be computed, and fail, in one of them only.",
         *tables,
     )
 

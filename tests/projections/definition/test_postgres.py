@@ -101,6 +101,7 @@ REFUSED = {
         "substring(text, text) is not translated",
         7,
     ),
+    "a clock": ("SELECT CURRENT_DATE AS d FROM t", "CURRENT_DATE is not translated", 7),
     "an unquoted name in capitals": ("SELECT Name FROM o", "there is no column Name", 7),
     "a clause": ("SELECT id FROM t FOR UPDATE", "FOR UPDATE is not translated", 7),
     "a join of Spark's": (

@@ -48,5 +48,12 @@ def words_of(node: exp.Expr) -> str:
 _NAMES: dict[type[exp.Expr], str] = {
     exp.SimilarTo: "SIMILAR TO",
     exp.Bracket: "a subscript", exp.Array: "ARRAY[…]", exp.AtTimeZone: "AT TIME ZONE", exp.Tuple: "a row",
-    exp.Concat: "two quoted texts side by side",
+    exp.Concat: "two quoted texts side by side", exp.CurrentDate: "CURRENT_DATE", exp.CurrentTime: "CURRENT_TIME",
+    exp.CurrentTimestamp: "CURRENT_TIMESTAMP", exp.Localtime: "LOCALTIME", exp.Localtimestamp: "LOCALTIMESTAMP",
 }  # fmt: skip
+_CLOCKS = (exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp, exp.Localtime, exp.Localtimestamp)
+
+
+def instead_of(node: exp.Expr) -> str:
+    """What to write for a kind of node without a translation; "" where nothing is known."""
+    return "write :now, the time of the position; its date is :now::date" if isinstance(node, _CLOCKS) else ""

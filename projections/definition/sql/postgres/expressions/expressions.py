@@ -17,7 +17,7 @@ from tailrace.projections.definition.sql.postgres.expressions.word_calls import 
 from tailrace.projections.definition.sql.postgres.functions.extract import extract
 from tailrace.projections.definition.sql.postgres.functions.patterns import like_pattern
 from tailrace.projections.definition.sql.postgres.functions.regexps import matches
-from tailrace.projections.definition.sql.postgres.names import words_of
+from tailrace.projections.definition.sql.postgres.names import instead_of, words_of
 from tailrace.projections.definition.sql.postgres.refusal import (
     OTHER_DIALECT,
     NotInTable,
@@ -70,7 +70,7 @@ class Expressions:
         """An expression. Raises Refused."""
         way = _WAYS.get(type(node))
         if way is None:
-            self.refuse(f"{words_of(node)} is not translated", "", node)
+            self.refuse(f"{words_of(node)} is not translated", instead_of(node), node)
         try:
             found = way(self, node)
         except NotInTable as error:
