@@ -81,14 +81,18 @@ def draw(found: Sequence[Candidate], seed: int, sample: int) -> list[Candidate]:
 
 
 def run(
-    tree: Path, drawn: Sequence[Candidate], workers: int, imported: Sequence[str] = IMPORTED
+    tree: Path,
+    drawn: Sequence[Candidate],
+    workers: int,
+    imported: Sequence[str] = IMPORTED,
+    kept: Path | None = None,
 ) -> Iterator[Result]:
     """Try them, each with its own tests, in as many copies as there are workers. Raises SystemExit where these fail
-    without a mutation."""
+    without a mutation. ``kept``: see ``measure``."""
     with ExitStack() as opened:
         first = opened.enter_context(Worker(tree, imported))
         files = list(dict.fromkeys(chain.from_iterable(each.tests for each in drawn)))
-        baseline = measure(first, files, sorted({each.mutation.module for each in drawn}))
+        baseline = measure(first, files, sorted({each.mutation.module for each in drawn}), kept)
         free: SimpleQueue[Worker] = SimpleQueue()
         free.put(first)
         for number in range(1, workers):
@@ -141,7 +145,7 @@ def killed_before(file: Path) -> set[Identity]:
     return {
         (row["module"], row["function"], row["was"], row["becomes"])
         for row in rows
-        if row["outcome"] != Outcome.SURVIVED
+        if row.get("outcome", Outcome.SURVIVED) != Outcome.SURVIVED
     }
 
 
@@ -154,7 +158,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="an area or a module")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
-        "--json", type=Path, help="add a line for each; those it says are killed are left out"
+        "--json",
+        type=Path,
+        help="add a line for each; what it has from an interrupted run is not done again",
     )
     given = parser.parse_args()
     prefer_memory()
@@ -166,7 +172,7 @@ def main() -> None:
     rest = [each for each in drawn if each.mutation.identity not in before]
     results = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        for result in run(copy_of(Path(folder, "tree")), rest, given.workers):
+        for result in run(copy_of(Path(folder, "tree")), rest, given.workers, kept=given.json):
             results.append(result)
             show(result, len(results), len(rest))
             if given.json:

@@ -3,8 +3,10 @@ mutant are run first, and one that hangs is not waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.mutants.mutations import Mutation
@@ -38,10 +40,18 @@ class Baseline:
         return Request(chosen, [each.test for each in tests], limits, 2 * least)
 
 
-def measure(worker: Worker, files: Sequence[str], modules: Sequence[str]) -> Baseline:
-    """Raises SystemExit where they fail without a mutation, twice: a machine may be busy with something else."""
+def measure(
+    worker: Worker, files: Sequence[str], modules: Sequence[str], kept: Path | None = None
+) -> Baseline:
+    """Files that a run of the same tree has measured come from the lines of ``kept``, to which the others are added.
+    Raises SystemExit where they fail without a mutation, twice: a machine may be busy with something else."""
     tests: list[Event] = []
+    tree = _digest(worker.tree)
+    before = _measured(kept, tree, modules)
     for number, file in enumerate(files, 1):
+        if file in before:
+            tests += before[file]
+            continue
         answer = worker.run_tests(Request([file], record=modules))
         if not answer.passed:
             answer = worker.run_tests(Request([file], record=modules))
@@ -55,4 +65,33 @@ def measure(worker: Worker, files: Sequence[str], modules: Sequence[str]) -> Bas
             why = "\n".join(each.why for each in ended if each.why)
             raise SystemExit(f"{answer.output}\n{why}\n{answer.by or file} fails without a mutation")
         tests += ended
+        if kept is not None:
+            row = {
+                "tests": file,
+                "tree": tree,
+                "modules": modules,
+                "events": [asdict(each) for each in ended],
+            }
+            with kept.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(row) + "\n")
     return Baseline(tuple(tests))
+
+
+def _measured(kept: Path | None, tree: str, modules: Collection[str]) -> dict[str, list[Event]]:
+    """By file of tests, of rows that say what ran of all these modules."""
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept is not None and kept.exists() else []
+    rows = [row for row in map(json.loads, lines) if row.get("tree") == tree]
+    return {
+        row["tests"]: [Event(**each) for each in row["events"]]
+        for row in rows
+        if set(row["modules"]).issuperset(modules)
+    }
+
+
+def _digest(tree: Path) -> str:
+    """Of the names and bytes of its Python files, which say which lines run."""
+    digest = hashlib.sha256()
+    for path in sorted(tree.rglob("*.py")):
+        digest.update(b"%s\0%d\0" % (str(path.relative_to(tree)).encode(), path.stat().st_size))
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

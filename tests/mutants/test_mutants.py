@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Candidate, candidates, draw, equivalents, run
+from tests.mutants.__main__ import Candidate, candidates, draw, equivalents, killed_before, run
 from tests.mutants.mutations import mutations
 from tests.mutants.table import AREAS, Area, matching
 from tests.mutants.trial import Outcome
@@ -48,7 +48,7 @@ def test_a_mutation_is_the_same_one_after_its_lines_moved() -> None:
     ]
 
 
-def test_the_mutant_that_no_test_notices_survives(tmp_path: Path) -> None:
+def test_the_mutant_that_no_test_notices_survives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = b"class Age:\n    FULL = 8\n\n\ndef grown_up(age):\n    return age >= 8\n"
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -69,11 +69,25 @@ def test_the_mutant_that_no_test_notices_survives(tmp_path: Path) -> None:
     ]
     drawn = [Candidate("rules", each, ("test_rules.py",)) for each in made]
     outcomes = {
-        each.candidate.mutation.becomes: each.outcome for each in run(tree, drawn, workers=1, imported=())
+        each.candidate.mutation.becomes: each.outcome
+        for each in run(tree, drawn, workers=1, imported=(), kept=tmp_path / "kept.jsonl")
     }
     killed = {"FULL = 9": Outcome.KILLED, "return None": Outcome.KILLED}  # a test is named after the one
     assert outcomes == {"return age > 8": Outcome.SURVIVED} | killed
     assert (tree / "rules.py").read_bytes() == source
+
+    def again() -> str:
+        capsys.readouterr()
+        (killed,) = run(tree, drawn[:1], workers=1, imported=(), kept=tmp_path / "kept.jsonl")
+        assert killed.outcome is outcomes[killed.candidate.mutation.becomes]
+        return capsys.readouterr().out
+
+    assert killed_before(tmp_path / "kept.jsonl") == set() and again() == "", (
+        "it is known how long tests take"
+    )
+    with (tree / "test_rules.py").open("a") as file:
+        file.write("# another\n")
+    assert again().startswith("without a mutation 1/1")
 
 
 def test_a_seed_draws_the_same_mutants_evenly_from_all_areas() -> None:
