@@ -164,6 +164,8 @@ int4[]: ({0})[1:2] int4[] ; ARRAY[{0}, {1}] int4 int4
 text[]: string_to_array({0}, ',') text ; array_prepend({0}, {1}) text text[] ; ARRAY[{0}, {1}] text text
 jsonb: ({0} -> 'a') jsonb ; ({0} #> '{{b,c}}') jsonb
 bytea: ({0} || {1}) bytea bytea
+text: encode({0}, 'base64') bytea ; encode({0}, 'hex') bytea
+int4[]: array_replace({0}, {1}, {2}) int4[] int4 int4 ; array_cat({0}, {1}) int4[] int4[]
 """
 """``type: text arguments ; …``"""
 

@@ -18,7 +18,6 @@ CONSTANTS: Mapping[str, Sequence[tuple[str, ...]]] = {
         ("'day'", "'Europe/Berlin'"),
         ("'hour'", "'Asia/Kolkata'"),
     ],
-    "encode": [("'hex'",), ("'base64'",)],
     "lag": [("2",)],
     "lead": [("1",)],
     "nth_value": [("2",)],
@@ -44,6 +43,7 @@ CONSTANTS: Mapping[str, Sequence[tuple[str, ...]]] = {
 }
 """What stands where a function takes a constant alone, in order."""
 INSTEAD: Mapping[str, Sequence[str]] = {
+    "encode": ["encode(y1, 'hex')", "encode(y1, 'base64')", "encode(sha512(y1) || sha512(y2), 'base64')"],
     "array_length": ["array_length(ia1, 1)"],
     "array_lower": ["array_lower(ta1, 1)"],
     "array_to_string": ["array_to_string(ta1, '-')", "array_to_string(ta1, ', ', '?')"],

@@ -68,8 +68,9 @@ def _encode(arguments: Sequence[Value]) -> str:
     match form.constant:
         case "hex":
             return f"lower(hex({value.sql}))"
-        case "base64":
-            return f"regexp_replace(base64({value.sql}), {quoted('(.{76})(?=.)')}, {quoted('$1' + chr(10))})"
+        case "base64":  # in lines of 76 letters, which Spark ends otherwise, or not at all
+            letters = f"regexp_replace(base64({value.sql}), {quoted('[^A-Za-z0-9+/=]')}, '')"
+            return f"regexp_replace({letters}, {quoted('(.{76})(?=.)')}, {quoted('$1' + chr(10))})"
     raise NotInTable(f"encode to {form.constant}", "the forms are 'hex' and 'base64'")
 
 
