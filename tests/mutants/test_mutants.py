@@ -90,8 +90,12 @@ def test_the_mutant_that_no_test_notices_survives(tmp_path: Path, capsys: pytest
     assert again().startswith("without a mutation 1/1")
 
 
-def test_a_seed_draws_the_same_mutants_evenly_from_all_areas() -> None:
-    found = candidates()
+@pytest.fixture(scope="module")
+def found() -> list[Candidate]:
+    return candidates()
+
+
+def test_a_seed_draws_the_same_mutants_evenly_from_all_areas(found: list[Candidate]) -> None:
     drawn = draw(found, seed=7, sample=40)
     assert drawn == draw(found, seed=7, sample=40) != draw(found, seed=8, sample=40)
     counts = [sum(each.area == name for each in drawn) for name in {area.name for area in AREAS}]
@@ -104,8 +108,8 @@ def test_modules_and_tests_of_the_table_are_there(area: Area) -> None:
         assert matching(patterns), patterns
 
 
-def test_every_equivalent_has_a_reason_and_is_one_mutant() -> None:
+def test_every_equivalent_has_a_reason_and_is_one_mutant(found: list[Candidate]) -> None:
     known = equivalents()
     assert all(why.strip() for why in known.values())
-    made = Counter(each.mutation.identity for each in candidates())
+    made = Counter(each.mutation.identity for each in found)
     assert {identity: made[identity] for identity in known} == dict.fromkeys(known, 1)

@@ -6,7 +6,9 @@ import hmac
 
 import pytest
 
-from tailrace.cdc.wire.authentic import sign, verify
+from tailrace.cdc.wire.authentic import claims_to_be_ours, sign, verify
+from tailrace.cdc.wire.pgoutput import Message
+from tests.cdc.messages import encode
 
 SECRET, BODY = b"s" * 32, b'{"v": 2}\nsecond line'
 XID, LSN = (7 << 32) | 21, 5 << 32 | 0x90  # the stream sends the lower half of a transaction id
@@ -26,6 +28,14 @@ def test_a_signed_message_is_believed_in_its_transaction_alone() -> None:
     assert believed(message)
     assert not believed(message, xid=22)
     assert not believed(sign(SECRET, XID + (1 << 31), LSN - 8, BODY))
+
+
+def test_what_has_our_prefix_claims_to_be_ours() -> None:
+    def claims(prefix: str) -> bool:
+        return claims_to_be_ours(memoryview(encode(Message(True, LSN, prefix, b"tailrace.ddl"))))
+
+    assert claims("tailrace.ddl") and claims("tailrace.")
+    assert not any(map(claims, ("", "tailrace", "Tailrace.ddl", "x.tailrace.ddl")))
 
 
 @pytest.mark.parametrize(("after", "lsn"), [(LSN - 8, LSN), (0, LSN - 8), (LSN - 8, LSN - 8)])

@@ -19,6 +19,7 @@ def test_fields_are_read_one_behind_the_other() -> None:
     assert (reader.offset, reader.string(), reader.string(), reader.take(0)) == (27, "ü", "", b"")
     assert (reader.left, reader.take(4), reader.left) == (4, b"rest", 0)
     reader.finish()
+    assert FieldReader(b"\0").string() == ""
 
 
 @pytest.mark.parametrize(
