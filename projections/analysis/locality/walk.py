@@ -50,7 +50,7 @@ from tailrace.projections.analysis.spread import (
     unique_of_join,
 )
 from tailrace.projections.definition.computed import Computed
-from tailrace.projections.definition.lineage import Direct, Lineage, Link
+from tailrace.projections.definition.lineage import Direct, Lineage, Link, read_columns
 from tailrace.projections.definition.model import KeyColumn
 
 MARK = "tailrace input "
@@ -146,12 +146,16 @@ class _Walk:
                 domain, own = Domain("", self.lineage.key), columns
             case Link(input=parent, own=own, theirs=theirs):
                 domain = Domain(parent, theirs)
-        unseen = [column_words(column) for column in own if column not in places]
+        unseen = [each for each in read_columns(own) if each not in places]
+        unknown = [column_words(each) for each in own if each not in places]
         if unseen:
             what = f"affects of {name} names {', '.join(unseen)}, which the function is not given"
-            self.proof.obstacles.append(
-                Obstacle(node, what, "add it to columns=; what it is computed of is no float")
-            )
+            self.proof.obstacles.append(Obstacle(node, what, "add it to columns="))
+            return UnknownRows()
+        if unknown:
+            what = f"affects of {name} is {', '.join(unknown)}, which cannot be followed"
+            hint = "a key is no float, no text with a collation, and computed of one row"
+            self.proof.obstacles.append(Obstacle(node, what, hint))
             return UnknownRows()
         given = dict(zip(domain.columns, own, strict=True))
         never = {name_of_key for name_of_key, column in given.items() if _never_null(facts, column)}

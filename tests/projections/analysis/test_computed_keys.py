@@ -94,6 +94,13 @@ def test_a_key_that_is_computed_as_affects_says_is_followed(analysed: Analyse, c
     assert found.never_null == (case not in ("spelled in another case",))
 
 
+def test_what_is_no_key_is_said(analysed: Analyse) -> None:
+    half = of_customers(lambda c: c.select(F.expr("id / 2").alias("place"), "name"), Computed("id / 2"))
+    assert [each.what for each in analysed(half).not_local] == [
+        "affects of customers is (id / 2), which cannot be followed"
+    ]
+
+
 @pytest.mark.parametrize("case", NOT_LOCAL)
 def test_a_key_that_is_computed_otherwise_is_not_followed(analysed: Analyse, case: str) -> None:
     assert analysed(NOT_LOCAL[case]()).not_local
