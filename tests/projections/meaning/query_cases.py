@@ -275,7 +275,7 @@ QUERIES: tuple[tuple[str, str], ...] = (
         "document jsontext",
         "document ->> 'a'",
         "document -> 'a' ->> 'b'",
-        "document ->> 0",
+        "CASE WHEN document ->> 'a' IS NULL AND id = 2 THEN document ->> 0 END",
         "jsontext ->> 'a'",
         "(document ->> 'a')::numeric(10,3)",
         "CASE WHEN id < 4 THEN 'off' END::bool",

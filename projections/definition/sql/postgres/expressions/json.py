@@ -19,7 +19,7 @@ from tailrace.projections.definition.sql.postgres.types.values import Value, quo
 _STRING = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _NUMBER = r'\G((?:[^"0-9-]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+)(-?[0-9][0-9.eE+-]*+)'
 _END_WITH_TEXT = "end with ->>, and cast what it gives: (doc ->> 'price')::numeric(10,2)"
-_WHOLE = "an object or a list of JSON as text is not translated: take a value inside it"
+_WHOLE = "an object or a list of JSON as text, or an element of what is no list, is not translated"
 
 
 def json_value(expressions: TranslatesExpressions, node: exp.Operator) -> Value:
@@ -37,10 +37,16 @@ def json_value(expressions: TranslatesExpressions, node: exp.Operator) -> Value:
         raise NotInTable(f"{node.args['operator']} of {root.type}", hint if root.type == UNKNOWN else "")
     marked = f"regexp_replace({root.sql}, {quoted(_STRING)}, '\"\\uE003$1\"')"
     marked = f"regexp_replace({marked}, {quoted(_NUMBER)}, '$1\"\\uE002$2\"')"
-    found = f"get_json_object({marked}, {quoted('$' + ''.join(steps))})"
+    found = _at(marked, steps)
     plain = f"regexp_replace({found}, '^[\\uE002\\uE003]', '')"
+    indexed = [_at(marked, steps[:at]) for at, step in enumerate(steps) if step[1:-1].isdecimal()]
+    wrong = [f"{found} RLIKE '^[{{{{\\\\[]'", *(f"{each} RLIKE '^[^{{{{\\\\[]'" for each in indexed)]
     failed = f"CAST(raise_error({quoted(_WHOLE)}) AS STRING)"
-    return Value(f"(CASE WHEN {found} RLIKE '^[{{{{\\\\[]' THEN {failed} ELSE {plain} END)", TEXT)
+    return Value(f"(CASE WHEN {' OR '.join(wrong)} THEN {failed} ELSE {plain} END)", TEXT)
+
+
+def _at(marked: str, steps: Sequence[str]) -> str:
+    return f"get_json_object({marked}, {quoted('$' + ''.join(steps))})"
 
 
 def _steps(operator: str, at: exp.Expr) -> Sequence[str]:
