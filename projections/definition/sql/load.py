@@ -24,6 +24,7 @@ from tailrace.projections.definition.sql.derive import derive
 from tailrace.projections.definition.sql.header import Dialect, Header, HeaderReader
 from tailrace.projections.definition.sql.postgres.query import PostgresQuery
 from tailrace.projections.definition.sql.postgres.translate import parse
+from tailrace.projections.definition.sql.statements import statements
 from tailrace.projections.definition.sql.unfollowed import QueryText, unfollowed_inputs
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
@@ -128,7 +129,7 @@ class _Body:
         try:
             self.tokens = sqlglot.tokenize(self.text, read=self._dialect)
             self.line = self.tokens[0].line if self.tokens else 1
-            parsed = [each for each in sqlglot.parse(self.text, read=self._dialect) if each is not None]
+            parsed = statements(self.text, self._dialect)
             if len(parsed) == 1 and self._dialect == "postgres":
                 self.tree = parse(self.text)
         except ParseError as error:

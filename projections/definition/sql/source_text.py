@@ -11,6 +11,7 @@ from sqlglot.errors import SqlglotError
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.projections.definition.model import NOW
+from tailrace.projections.definition.sql.statements import statements
 
 _DIALECT = "postgres"
 _WRITING = (exp.DML, exp.DDL, exp.Into, exp.Lock, exp.Command)
@@ -24,7 +25,7 @@ class SourceText:
         self._label = label
         try:
             self._tokens = sqlglot.tokenize(text, read=_DIALECT)
-            parsed = [each for each in sqlglot.parse(text, read=_DIALECT) if each is not None]
+            parsed = statements(text, _DIALECT)
         except (SqlglotError, RecursionError):
             raise self._refusal("Postgres' SQL reads it otherwise, or not at all") from None
         if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):

@@ -472,6 +472,16 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once_with_its_place(
     ]
 
 
+def test_a_comment_behind_the_end_of_the_query_is_no_second_statement(
+    written: Written, analysed: Analyse
+) -> None:
+    for more in ("", 'dialect = "spark"\n'):
+        text = of("SELECT id, city FROM customers; -- that is all", key='"id"').replace(
+            "key =", f"{more}key ="
+        )
+        assert analysed(written(text)).reason is None
+
+
 SYNTAX = {
     "a word too many": ("SELECT id\nFORM orders", "9:6", "invalid expression / Unexpected token at 'orders'"),
     "no condition": ("SELECT id FROM orders\nWHERE", "9:1", "required keyword: 'this' missing for Where"),

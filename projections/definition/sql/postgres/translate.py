@@ -12,6 +12,7 @@ from tailrace.projections.definition.sql.postgres.queries.queries import Queries
 from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns
 from tailrace.projections.definition.sql.postgres.source_map import SourceMap
+from tailrace.projections.definition.sql.statements import statements
 
 TRANSLATION = "1"
 """Raise it when a query that was translated before becomes another text: it is part of fingerprints."""
@@ -19,7 +20,8 @@ TRANSLATION = "1"
 
 def parse(text: str) -> exp.Expr:
     """The tree that ``translate`` takes. Raises what sqlglot raises; ``load`` has parsed the text before."""
-    return sqlglot.parse_one(text, dialect=PostgresText)
+    found = statements(text, PostgresText)
+    return found[0] if len(found) == 1 else sqlglot.parse_one(text, dialect=PostgresText)
 
 
 def translate(query: exp.Expr, inputs: Mapping[str, Columns], zone: str) -> SourceMap:
