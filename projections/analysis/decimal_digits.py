@@ -59,7 +59,7 @@ def lost_digits(expression: Node, *, rounded: bool = False) -> Iterator[LostDigi
                 f"cast both to a type that holds them; where that is meant, to decimal({MOST - 1},{found[2]})", "cast",
                 cut=True,
             )  # fmt: skip
-    elif kind in ("Divide", "Average") and not rounded and _decimals(expression):
+    elif kind in ("Divide", "Average") and not rounded and any(map(_is_decimal, expression.children[:2])):
         name = "avg" if kind == "Average" else "/"
         found_scale = (digits(expression) or (MOST, 6))[1]
         yield LostDigits(
@@ -78,6 +78,8 @@ def digits(expression: Node) -> Digits | None:
         return known
     if kind in _SAME:
         return next(filter(None, map(digits, values_of(kind, expression.children))), None)
+    if kind == "ScalarSubquery":
+        return next(filter(None, map(digits, _value_of(expression))), None)
     children = [digits(each) for each in expression.children]
     if kind == "Sum" and children[0]:
         return min(MOST, children[0][0] + 10), children[0][1]
@@ -114,4 +116,16 @@ def _is_decimal(expression: Node) -> bool:
     """Spark brings both operands to decimals where one is one, so that integers alone are no decimals."""
     if expression.type:
         return expression.type.startswith("decimal")
+    if expression.kind == "ScalarSubquery":
+        return any(map(_is_decimal, _value_of(expression)))
     return any(map(_is_decimal, values_of(expression.kind, expression.children)))
+
+
+def _value_of(subquery: Node) -> tuple[Node, ...]:
+    """The one expression that a subquery gives; none where its plan does not show it."""
+    plan = subquery.expression("plan")
+    for node in plan.walk() if plan is not None else ():
+        found = node.expressions("aggregateExpressions") or node.expressions("projectList")
+        if found:
+            return found[:1]
+    return ()
