@@ -103,6 +103,11 @@ REFUSED = {
     ),
     "a clock": ("SELECT CURRENT_DATE AS d FROM t", "CURRENT_DATE is not translated", 7),
     "an unquoted name in capitals": ("SELECT Name FROM o", "there is no column Name", 7),
+    "an operator that binds otherwise": (
+        "SELECT name ~ 'a' || 'b' AS v FROM t",
+        "~ beside another operator",
+        7,
+    ),
     "a clause": ("SELECT id FROM t FOR UPDATE", "FOR UPDATE is not translated", 7),
     "a join of Spark's": (
         "SELECT id FROM t LEFT SEMI JOIN o ON true",

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.projections.meaning.columns import KINDS, Kind
-from tests.projections.meaning.query_cases import QUERIES
+from tests.projections.meaning.query_cases import IN_BERLIN, QUERIES
 
 
 @dataclass(frozen=True)
 class Case:
-    """``query`` gives ``id`` and ``v``. ``postgres`` is the same in Postgres, where its words are others."""
+    """``query`` gives ``id`` and ``v``. ``postgres`` is the same in Postgres, where its words are others. ``zone`` is
+    the declared time zone, and that of the session."""
 
     name: str
     columns: tuple[str, ...]
     query: str
     postgres: str
+    zone: str = "UTC"
 
 
 FORMS = {
@@ -98,6 +100,8 @@ def cases(*, all_forms: bool = True) -> Iterator[Case]:
     for at, (used, query) in enumerate(QUERIES):
         if all_forms or at % (2 * _EVERY) == 0:
             yield Case(query, ("id", *used.split()), query, query)
+    for used, query in IN_BERLIN:
+        yield Case(f"{query} in Berlin", ("id", *used.split()), query, query, "Europe/Berlin")
 
 
 def _fill(query: str, kind: Kind) -> str:

@@ -33,6 +33,7 @@ HEADER = """/* projection
 key = "id"
 sink = {{ kind = "parquet", sink = "lake" }}
 trust = true
+time_zone = "{zone}"
 inputs.t = {{ state = "shop.public.t", affects = "*", columns = {columns} }}
 */
 """
@@ -67,6 +68,7 @@ def answers_of_postgres(dsn: str, cases: Sequence[Case]) -> dict[str, Answer]:
         for setting in ("TimeZone = UTC", "lc_monetary = 'C'", "search_path = public"):
             connection.execute(sql.SQL("SET " + setting))
         for case in cases:
+            connection.execute(sql.SQL("SET TimeZone = {}").format(case.zone))
             text = "CASE WHEN v IS NOT NULL OR v::text IS NOT NULL THEN format('%s', v) END"  # by its output function
             query = f"SELECT id::text, {text} FROM ({case.postgres}) q"  # noqa: S608
             try:
@@ -110,7 +112,7 @@ class Projected:
     def _load(self, case: Case) -> Projection:
         file = self.folder / "query.sql"
         columns = "[" + ", ".join(f'"{name}"' for name in case.columns) + "]"
-        file.write_text(HEADER.format(columns=columns) + case.query)
+        file.write_text(HEADER.format(columns=columns, zone=case.zone) + case.query)
         loaded = load_sql(file)
         assert loaded.projection is not None and not loaded.findings, (case, loaded.findings)
         return loaded.projection

@@ -417,3 +417,19 @@ QUERIES: tuple[tuple[str, str], ...] = (
         " FROM (SELECT t.*, row_number() OVER (ORDER BY id DESC) AS turn FROM t) s WHERE turn <= 2",
     ),
 )
+
+IN_BERLIN: tuple[tuple[str, str], ...] = (
+    *_values(
+        "instant moment",
+        "instant::date",
+        "instant::timestamp",
+        "extract(hour FROM instant)",
+        "(instant + interval '1 day')::timestamp",
+        "greatest(moment, '1900-01-01')::timestamptz - interval '3 hours' = instant",
+        "(timestamptz '2026-03-28 12:00' + interval '1 day') = timestamptz '2026-03-29 10:00+00'",
+        "timestamp '2026-10-25 02:30'::timestamptz = timestamptz '2026-10-25 01:30+00'",
+        "instant > '2026-01-01 00:00'",
+        "instant < date '2026-01-01'",
+    ),
+)
+"""Queries whose meaning depends on the declared time zone."""

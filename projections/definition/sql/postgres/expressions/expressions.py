@@ -262,6 +262,8 @@ class Expressions:
         return _negated(inner, f"({one.sql} {word} {text}{said})")
 
     def matches(self, node: exp.Binary) -> Value:
+        if isinstance(node.expression, exp.DPipe | exp.Operator):
+            raise NotInTable("~ beside another operator", "put what stands behind it into parentheses")
         one, pattern = (implicit(self.value(each), TEXT) for each in (node.this, node.expression))
         if one is None or pattern is None:
             self.refuse("~ of what is no text", "cast it to text", node)
