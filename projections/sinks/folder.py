@@ -139,8 +139,8 @@ def folder_problems(path: Path, target: Target) -> list[str]:
     problems = []
     if "/" in target.projection or target.projection.startswith("."):
         problems.append(f"the name {target.projection!r} cannot name a folder")
-    nearest = next((each for each in (path, *path.absolute().parents) if each.exists()), None)
-    if nearest is None or not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         problems.append(f"{path} cannot be written: make the folder, or correct [sinks] path")
     return problems
 

@@ -42,6 +42,7 @@ def test_a_generation_that_is_dropped_before_its_promotion_has_the_lock_is_not_s
 def test_a_folder_that_cannot_hold_generations_is_said_before(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
+    file.chmod(0o700)  # it may be written and run, which of a folder would be enough
     assert folder_problems(tmp_path, target()) == folder_problems(tmp_path / "a" / "b", target()) == []
     for name in ("a/b", ".hidden", "../up"):
         (problem,) = folder_problems(tmp_path, target(projection=name))
