@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tailrace.projections.analysis.postgres_types import described_types
+from tailrace.projections.analysis.meaning.postgres_types import described_types
 from tailrace.projections.definition.sql.postgres.functions import GROUPS
 from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row
 from tailrace.projections.definition.sql.postgres.refusal import Refused

@@ -32,6 +32,7 @@ from tailrace.projections.analysis.empty_inputs import (
 )
 from tailrace.projections.analysis.locality.rewritten import rewritten_json
 from tailrace.projections.analysis.locality.walk import prove
+from tailrace.projections.analysis.meaning.postgres_types import TextType, text_type
 from tailrace.projections.analysis.plan_tree import (
     holds_rows,
     nondeterministic_classes,
@@ -39,7 +40,6 @@ from tailrace.projections.analysis.plan_tree import (
     plan_json,
     read,
 )
-from tailrace.projections.analysis.postgres_types import TextType, text_type
 from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watch_calls
 from tailrace.projections.analysis.spread import InputFacts, Proof
 from tailrace.projections.compute.compute import define, output_schema

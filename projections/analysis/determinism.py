@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tailrace.projections.analysis.decimal_digits import lost_digits
 from tailrace.projections.analysis.expressions import has_collation, is_float, names_in, root, roots
+from tailrace.projections.analysis.meaning.decimal_digits import lost_digits
+from tailrace.projections.analysis.meaning.postgres_types import TextType
+from tailrace.projections.analysis.meaning.type_uses import TypeUses, Use
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.postgres_types import TextType
 from tailrace.projections.analysis.spread import Attribute, InputFacts, PlanRelation, Proof, UnknownRows
-from tailrace.projections.analysis.type_uses import TypeUses, Use
 from tailrace.projections.analysis.unstable_functions import (
     BY_PLACE,
     EXACT,

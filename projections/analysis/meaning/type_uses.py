@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.projections.analysis.expressions import root, values_of
+from tailrace.projections.analysis.meaning.postgres_types import TextType
+from tailrace.projections.analysis.meaning.text_functions import CARRYING, TEXT_FUNCTIONS, pads_matter
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.postgres_types import TextType
 from tailrace.projections.analysis.spread import Attribute, PlanRelation, Proof
-from tailrace.projections.analysis.text_functions import CARRYING, TEXT_FUNCTIONS, pads_matter
 
 TextColumn = tuple[str, str]
 """An input and its column; ``after.price`` of changes."""
