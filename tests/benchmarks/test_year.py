@@ -29,6 +29,7 @@ SMALL = Load(
 YEAR = Sizes(Line(5_000, 20), Line(1_000, 33), 100_000)
 
 
+@pytest.mark.slow
 def test_it_says_what_real_upkeep_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Round by round, rows of every table and files: seals of more than one chunk, tiers up to full files, state runs
     one behind the other, a limit that is reached again and again, epochs that become files, and files merged."""

@@ -19,7 +19,7 @@ from tests.support.wheels import run
 from tests.tailrace.conftest import Project
 
 STORE = REPOSITORY / "tests" / "tailrace" / "golden" / "store-0.tar.gz"
-# The one thing a project has to change: the modules that its own sink is made of.
+# What a project has to change: the modules that its own sink is made of. And its SQL says that it is Spark's.
 MOVED = {
     "from eventstore.settings": "from tailrace.eventstore.settings",
     "from projections.readers.keyvalue": "from tailrace.projections.sinks.keyvalue.reader",
@@ -69,6 +69,8 @@ def before(project: Project) -> Project:
     for old, new in MOVED.items():
         text = text.replace(old, new)
     own_sink.write_text(text)
+    for query in project.folder.rglob("*.sql"):
+        query.write_text(query.read_text().replace("\n[inputs]", '\ndialect = "spark"\n\n[inputs]', 1))
     project.module("service", SERVICE)
     project.environment["SHOP_DSN"] = "postgresql://nobody@127.0.0.1:1/nowhere"  # what was captured is gone
     assert "tailrace store upgrade says" in " ".join(project.run("status").err.split())

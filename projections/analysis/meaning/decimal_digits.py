@@ -27,6 +27,8 @@ _ROUNDING = frozenset({
     "LessThan", "LessThanOrEqual", "Round", "RoundCeil", "RoundFloor",
 })  # fmt: skip
 """Below these further digits count no more, or hardly ever."""
+_ORDERS = frozenset({"GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual"})
+"""Of these a digit that is dropped decides only where both sides are as good as equal."""
 
 Digits = tuple[int, int]
 """Precision and scale."""
@@ -42,8 +44,8 @@ class LostDigits:
     cut: bool
 
 
-def lost_digits(expression: Node, *, rounded: bool = False) -> Iterator[LostDigits]:
-    """Those of an expression and of all in it."""
+def lost_digits(expression: Node, *, rounded: bool = False, ordered: bool = False) -> Iterator[LostDigits]:
+    """Those of an expression and of all in it. ``rounded``, ``ordered``: what it stands in."""
     kind = expression.kind
     if kind == "Multiply" and (scale := sum(each[1] for each in _decimals(expression))) > MOST:
         yield LostDigits(
@@ -57,7 +59,7 @@ def lost_digits(expression: Node, *, rounded: bool = False) -> Iterator[LostDigi
             yield LostDigits(
                 f"a decimal becomes {expression.type} beside another one: that drops {dropped} digits behind the point",
                 f"cast both to a type that holds them; where that is meant, to decimal({MOST - 1},{found[2]})", "cast",
-                cut=True,
+                cut=not ordered,
             )  # fmt: skip
     elif kind in ("Divide", "Average") and not rounded and any(map(_is_decimal, expression.children[:2])):
         name = "avg" if kind == "Average" else "/"
@@ -68,7 +70,7 @@ def lost_digits(expression: Node, *, rounded: bool = False) -> Iterator[LostDigi
         )  # fmt: skip
     inside = rounded or kind in _ROUNDING or (kind == "Cast" and expression.type != "string")
     for child in expression.children:
-        yield from lost_digits(child, rounded=inside)
+        yield from lost_digits(child, rounded=inside, ordered=kind in _ORDERS)
 
 
 def digits(expression: Node) -> Digits | None:

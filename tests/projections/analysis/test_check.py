@@ -210,6 +210,7 @@ def dotted(orders):
 """
 
 
+@pytest.mark.slow
 def test_what_became_of_a_renamed_column_is_said_and_a_name_that_spark_cannot_read_is_refused(
     shop: ShopLog, deploy: Deploy
 ) -> None:

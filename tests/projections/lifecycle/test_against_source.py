@@ -165,6 +165,7 @@ def test_what_a_query_says_in_the_source_and_in_the_log_is_equal_and_what_was_ch
     assert "1.00" not in str(sink["samples"]), "no value without --show-values"
 
 
+@pytest.mark.slow
 def test_a_query_that_means_something_else_in_the_source_is_found(shop: Shop) -> None:
     shop.view("halves", "SELECT id, id / 2 AS half FROM kinds", more=IN_SPARK)
     shop.view("spelled", "SELECT id, CAST(id AS string) AS word FROM kinds", more=IN_SPARK)

@@ -6,6 +6,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import load_projections
@@ -59,6 +61,7 @@ def test_a_computed_key_is_followed_to_the_keys_that_changed_rows_have_and_had(
     assert all(verify(ctx, name).equal for name in CHOSEN)
 
 
+@pytest.mark.slow
 def test_a_row_whose_key_cannot_be_computed_and_that_the_function_leaves_out_stops_no_refresh(
     shop: ShopLog, deploy: Deploy
 ) -> None:

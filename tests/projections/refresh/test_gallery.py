@@ -52,16 +52,17 @@ INTERPRETED = {
     "spark.sql.shuffle.partitions": "1",
 }
 """Another of Spark's ways to the same rows; for a few of them it takes half the time, for nothing is compiled."""
-FEW = (
+FEW = ("left_join_totals", "window_numbers", "changes_of_orders", "events_of_streams")
+OTHERS = (
+    "semi_join_buyers",
     "anti_join_idle",
-    "window_numbers",
-    "changes_of_orders",
-    "events_of_streams",
+    "union_mentions",
+    "self_join_rivals",
+    "crowded_cities",
     "diamond",
     "sql_pairs",
     "sql_totals",
 )
-OTHERS = ("left_join_totals", "semi_join_buyers", "union_mentions", "self_join_rivals", "crowded_cities")
 """At smoke scale: each way in which a changed row leads to keys, in `make test` and in the slow tail."""
 SMOKE: Alterations = {1: ("add note", "rename description", "weight to bigint", "drop memo")}
 FULL: Alterations = {

@@ -162,6 +162,7 @@ def test_where_a_missing_link_leads_is_not_taken_on_trust(shop: ShopLog, deploy:
         assert "changed rows of orders have a NULL link to another input" in outcome.reason
 
 
+@pytest.mark.slow
 def test_a_part_of_the_key_is_enough_and_an_input_without_lineage_is_given_whole(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -80,6 +80,7 @@ def captured(tmp_path: Path, database: str, scale: Scale) -> Iterator[tuple[Runn
         yield capture, generator
 
 
+@pytest.mark.slow
 def test_tpch_is_accepted_as_it_is_written_and_means_what_it_means_in_postgres_also_after_changes(
     captured: tuple[RunningCapture, Generator], tmp_path: Path, spark: SparkSession, scale: Scale
 ) -> None:

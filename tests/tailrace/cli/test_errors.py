@@ -150,6 +150,7 @@ def test_a_destructive_verb_in_a_protected_environment_wants_a_yes(shop: Project
     assert "nothing to drop" in shop.ok("projection", "gc").out
 
 
+@pytest.mark.slow
 def test_an_unforeseen_exception_is_called_a_bug_and_shown_on_request(
     project: Project, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import signal
 from contextlib import closing
 
 import psycopg
+import pytest
 
 from tailrace.eventstore.metadata import refused_messages
 from tailrace.eventstore.settings import StoreSettings
@@ -28,6 +29,7 @@ def test_messages_that_were_not_believed_are_counted_for_good(project: Project) 
     assert [(each["kind"], each["number"]) for each in source["refused"]] == [("forged", 5), ("marks", 1)]
 
 
+@pytest.mark.slow
 def test_who_captures_is_said_and_a_topic_without_a_table_is_named_until_it_is_retired(
     shop: Project, database: str
 ) -> None:

@@ -197,7 +197,7 @@ def test_a_mistake_in_one_definition_does_not_stop_the_others(projecting: Projec
     projecting.module("views", MISTYPED)
     done = projecting.run("run", "--once")
     assert done.code == 2
-    assert "mistyped" in done.out and "views.py:8): ttl_seconds of RedisCache is '60' (str)" in done.out
+    assert "mistyped" in done.out and "views.py:8:23): ttl_seconds of RedisCache is '60' (str)" in done.out
     assert "no topic shop.public.ordes" in done.out
     named = projecting.run("run", "mistyped", "lost", "--once")
     assert named.code == 2 and "ttl_seconds" in named.out and "shop.public.ordes" in named.out
