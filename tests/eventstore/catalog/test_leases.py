@@ -354,3 +354,9 @@ def test_names_of_new_files_say_who_wrote_them_in_which_term_and_none_is_given_t
     for name in (*names, f"{terms.new_file('epochs', terms.FOLD, 7)}.frames"):
         found = terms.FILE_NAME.fullmatch(name)
         assert found is not None and found["term"] == "7" and found["writer"] in (terms.SEAL, terms.FOLD)
+
+
+def test_numbers_are_read_back_from_the_name_of_the_file_that_tells_them() -> None:
+    of = (12, 0xFFFF_FFFF_FFFF)
+    assert terms.numbers_of(terms.new_parquet("log/shop/1", terms.STATE, 7, of)) == of
+    assert terms.numbers_of(terms.new_parquet("log/shop/1", terms.STATE, 7)) is None
