@@ -53,6 +53,7 @@ def servers(postgres_server: ServerFactory) -> tuple[PostgresServer, PostgresSer
     return postgres_server(), postgres_server()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_random_kills_lose_nothing_and_repeat_nothing(
     servers: tuple[PostgresServer, PostgresServer], tmp_path: Path, scale: Scale

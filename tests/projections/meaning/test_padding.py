@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.state.state import state
 from tailrace.projections.context import ProjectionContext
@@ -29,6 +31,7 @@ def moves(changes):
 """
 
 
+@pytest.mark.slow
 def test_its_keys_are_followed_without_their_blanks(shop: ShopLog, deploy: Deploy) -> None:
     columns = [
         Column(each.id, each.name, 1042, CHAR_8, "character(8)") if each.name == "city" else each

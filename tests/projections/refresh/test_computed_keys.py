@@ -36,6 +36,7 @@ SIZES = (
 )
 
 
+@pytest.mark.slow
 def test_a_computed_key_is_followed_to_the_keys_that_changed_rows_have_and_had(
     shop: ShopLog, store: Store, settings: Settings, spark: SparkSession
 ) -> None:

@@ -124,6 +124,7 @@ def per_city(shop: ShopLog) -> dict[object, Row]:
     return found
 
 
+@pytest.mark.slow
 def test_rows_go_where_those_go_that_they_belong_to(shop: ShopLog, deploy: Deploy) -> None:
     ctx = deploy(PER_CITY)
     step(ctx, "per_city")

@@ -65,6 +65,7 @@ def told(error: BaseException) -> str:
     return f"{error}\n{disclosure.traceback_of(error)}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hidden")
 def test_values_that_a_projection_fails_on_are_not_told(
     shop: ShopLog, deploy: Deploy, capfd: pytest.CaptureFixture[str]
