@@ -19,6 +19,7 @@ from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.segment import row_order, segment
 from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.state import assembly
 from tailrace.eventstore.state.bucket_passes import FoldLimits, bucket_passes
 from tailrace.eventstore.state.compaction import compact
 from tailrace.eventstore.state.input import StateInput
@@ -270,6 +271,27 @@ def test_an_unknown_cell_holds_nothing_of_other_rows(monkeypatch: pytest.MonkeyP
     unsent = change("u", 2, {"id": 2, "body": None, "extra": None}, hash_=2, _unchanged=[2])
     rows = state_rows((FIRST, [known]), (FIRST, [unsent]))
     assert [(row["body"], row["_unknown"]) for row in rows] == [("another row's", None), (None, [2])]
+
+
+def test_rows_of_which_a_column_passes_arrows_limit_are_put_together_in_halves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes = [
+        change("c", 1, {"id": 1, "body": "one", "extra": None}, hash_=1),
+        change("u", 2, {"id": 2, "body": None, "extra": None}, hash_=2, _unchanged=[2]),
+        change("c", 3, {"id": 3, "body": "three", "extra": None}, hash_=3),
+        change("u", 4, {"id": 4, "body": None, "extra": None}, hash_=4, _unchanged=[2]),
+    ]
+    expected = state_rows((FIRST, changes))
+    put = assembly._cells
+
+    def limited(pieces: Any, gather: Any, rows: Any) -> Any:
+        if len(rows) > 1:
+            raise pa.ArrowCapacityError("as if they were 2 GiB")
+        return put(pieces, gather, rows)
+
+    monkeypatch.setattr(assembly, "_cells", limited)
+    assert state_rows((FIRST, changes)) == expected
 
 
 def test_a_delete_ends_what_is_known_of_a_key() -> None:
