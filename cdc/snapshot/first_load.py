@@ -131,6 +131,7 @@ def _epoch(source: str, exported: ExportedSnapshot, loaded: LoadResult, topics: 
         ],
         completes=list(loaded.schemas),
         published=list(loaded.published.items()),
+        begins=True,
     )
 
 

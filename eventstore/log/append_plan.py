@@ -73,6 +73,7 @@ class Append:
         batch = self.batch
         return bool(
             batch.incarnation
+            or batch.begins
             or self.parts
             or batch.completes
             or batch.suspends

@@ -35,6 +35,7 @@ class EpochBatch:
     the source's own (``TopicInfo.published``). ``quarantined`` become incomplete because their rows cannot be decoded;
     ``undecoded`` are frames that came for such topics, ``released`` the numbers of stored ones that this epoch decodes.
     ``incarnation``: a new life of the source begins with this epoch, whose LSNs have nothing to do with those before.
+    ``begins``: it ends the first load, and is an epoch even without rows, so that the chain has the position.
     """
 
     source: str
@@ -55,6 +56,7 @@ class EpochBatch:
     undecoded: Sequence[UndecodedFrames] = ()
     released: Sequence[tuple[TopicId, int]] = ()
     incarnation: Incarnation | None = None
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

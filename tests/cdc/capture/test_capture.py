@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -407,3 +408,17 @@ def test_another_key_under_full_identity_makes_the_topic_be_read_again(site: Sit
         execute(site.dsn, "INSERT INTO public.full_identity VALUES (1, 'c', 3)")
         capture.catch_up()
         assert_equals_source(site)
+
+
+def test_a_capture_whose_first_load_found_no_table_goes_on(database: str, store_dir: Path) -> None:
+    """All were made anew after `init`, which publishes them: nobody sends what the topics were registered for."""
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    site = Site.at(store_dir, database)
+    site.init()
+    execute(database, "DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)")
+    for _ in range(2):
+        with RunningCapture(site) as capture:
+            capture.catch_up()
+    with site.open() as store:
+        assert [epoch.rows for epoch in store.epochs()][:1] == [0]
+        assert store.verify().findings == ()
