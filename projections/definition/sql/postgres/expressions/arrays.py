@@ -99,19 +99,20 @@ def joined(left: Value, right: Value, zone: str) -> Value:
 
 def contains(left: Value, right: Value) -> Value:
     """``@>``: an element that is NULL is in no array. Raises NotInTable."""
-    if left.type.element is None or left.type != right.type:
-        raise NotInTable(
-            f"{left.type} @> {right.type}", "" if left.type.element is None else "cast one of them"
-        )
+    _require_one_type("@>", left, right)
     within = f"forall({right.sql}, each -> coalesce(array_contains({left.sql}, each), FALSE))"
     return Value(f"(CASE WHEN {left.sql} IS NOT NULL THEN {within} END)", BOOL)
 
 
 def overlaps(left: Value, right: Value) -> Value:
     """``&&``: an element that is NULL is in no array. Raises NotInTable."""
-    if left.type.element is None or left.type != right.type:
-        raise NotInTable(
-            f"{left.type} && {right.type}", "" if left.type.element is None else "cast one of them"
-        )
+    _require_one_type("&&", left, right)
     found = f"coalesce(arrays_overlap({left.sql}, {right.sql}), FALSE)"
     return Value(f"(CASE WHEN {left.sql} IS NOT NULL AND {right.sql} IS NOT NULL THEN {found} END)", BOOL)
+
+
+def _require_one_type(operator: str, left: Value, right: Value) -> None:
+    """Both are arrays of one type. Raises NotInTable."""
+    if left.type.element is None or left.type != right.type:
+        hint = "" if left.type.element is None else "cast one of them"
+        raise NotInTable(f"{left.type} {operator} {right.type}", hint)
