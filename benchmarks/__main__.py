@@ -11,8 +11,12 @@ from benchmarks.options import add_shared
 MODULES = (
     "cdc.capture",
     "cdc.latency",
+    "cdc.debezium_backlog",
+    "cdc.debezium_latency",
     "cdc.load",
     "cdc.decode",
+    "kafka.envelopes",
+    "eventstore.domain_events",
     "eventstore.append",
     "cdc.size",
     "eventstore.consume",
@@ -21,6 +25,9 @@ MODULES = (
     "projections.incremental",
     "projections.freshness",
     "projections.sinks",
+    "kafka.kafka_fetch",
+    "kafka.kafka_capture",
+    "kafka.kafka_publish",
     "eventstore.year",
 )
 """In the order of a change's way."""

@@ -17,7 +17,7 @@ from benchmarks.memory import peak_kib
 
 _SAMPLE_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
-_WAIT_SECONDS = 60.0
+_WAIT_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Client:
 
 
 def until_streaming(dsn: str, slot: str, capture: Client) -> None:
-    """Wait for the capture's slot to become active. SystemExit when it ends before, or takes a minute."""
+    """Wait for the capture's slot to become active. SystemExit when it ends before, or takes three minutes."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         query = "SELECT active FROM pg_catalog.pg_replication_slots WHERE slot_name = %s"
         deadline = time.monotonic() + _WAIT_SECONDS

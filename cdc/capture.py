@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailrace.cdc.backoff import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from tailrace.cdc.context import Task
-from tailrace.cdc.kernels.compiler import load_compiler
 from tailrace.cdc.postgres.errors import RowTooLarge, SlotActive
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.recording.recorder import Recorder
@@ -21,32 +21,14 @@ from tailrace.cdc.status import CapturePhase, CaptureStatus
 from tailrace.cdc.stream.session import Session, TransferMode
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.catalog.leases import capture_lease
+from tailrace.eventstore.compiled.compiler import load_compiler
 from tailrace.eventstore.errors import Fenced, OperatorError, TransientError
 from tailrace.eventstore.model.info import SourceState
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
 
-FIRST_PAUSE = 0.2
-LONGEST_PAUSE = 10.0
 _REPORT_SECONDS = 0.5
 _ACTIVE_SECONDS = 5.0  # a killed capture's server process takes a moment to notice
-
-
-class Backoff:
-    """Pauses that double from 0.2 s to 10 s, each shortened by up to half at random, so that many captures do not
-    come back at one moment. An attempt that lasted longer than the longest pause was a success: the next pause is the
-    first one again."""
-
-    def __init__(self) -> None:
-        self._pause = FIRST_PAUSE
-
-    def pause(self, lasted: float, chance: float) -> float:
-        """Seconds to wait after an attempt that ended ``lasted`` seconds after it began; ``chance`` in [0, 1)."""
-        if lasted > LONGEST_PAUSE:
-            self._pause = FIRST_PAUSE
-        chosen = self._pause * (0.5 + chance / 2)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        return chosen
 
 
 class Capture:
@@ -64,7 +46,7 @@ class Capture:
         self,
         store: Store,
         name: str,
-        settings: SourceSettings,
+        settings: PostgresSourceSettings,
         *,
         stop: threading.Event,
         report: Callable[[CaptureStatus], None] | None = None,

@@ -19,7 +19,7 @@ from tailrace.cdc.status import CaptureProgress
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.metadata.partitions import known_partitions
 from tailrace.eventstore.metadata.topics import all_schemas
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
 
 Row = tuple[object, ...]
@@ -39,7 +39,7 @@ class Task:
 
     store: Store
     name: str
-    settings: SourceSettings
+    settings: PostgresSourceSettings
     address: Address
     progress: CaptureProgress
     stop: threading.Event = field(default_factory=threading.Event)
@@ -50,7 +50,7 @@ class Task:
         cls,
         store: Store,
         name: str,
-        settings: SourceSettings,
+        settings: PostgresSourceSettings,
         *,
         progress: CaptureProgress | None = None,
         stop: threading.Event | None = None,

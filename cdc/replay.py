@@ -25,11 +25,11 @@ from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PreparedSegment
 from tailrace.eventstore.model.topic import TopicId, TopicKind
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
 
 REASON = "from a recording: rows from before it are not known"
-_LIMITS = SourceSettings(dsn="")
+_LIMITS = PostgresSourceSettings(dsn="")
 
 
 @dataclass(slots=True)

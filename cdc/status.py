@@ -52,6 +52,9 @@ class CaptureStatus:
     ignored: tuple[tuple[str, int], ...]
     refused: tuple[tuple[str, int], ...]
     messages: tuple[str, ...]
+    # Of a source that is no database: records that it has and the log has not; rows that the log had when they came.
+    lag_records: int | None = None
+    repeated_rows: int | None = None
 
     @property
     def lag_bytes(self) -> int:
@@ -76,6 +79,8 @@ class CaptureProgress:
         self._ignored: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._messages: list[str] = []
+        self._lag_records: int | None = None
+        self._repeated_rows: int | None = None
         self._reported: set[str] = set()
 
     def set_phase(self, phase: CapturePhase) -> None:
@@ -133,6 +138,14 @@ class CaptureProgress:
         with self._lock:
             self._loading = tuple(topics)
             self._loaded_rows, self._expected_rows, self._rate = rows, expected, rate
+
+    def set_lag(self, records: int) -> None:
+        with self._lock:
+            self._lag_records = records
+
+    def add_repeated(self, rows: int) -> None:
+        with self._lock:
+            self._repeated_rows = (self._repeated_rows or 0) + rows
 
     def set_pending(self, tables: Iterable[str]) -> None:
         with self._lock:
@@ -197,6 +210,8 @@ class CaptureProgress:
                 ignored=tuple(sorted(self._ignored.items())),
                 refused=tuple(sorted(self._refused.items())),
                 messages=tuple(self._messages),
+                lag_records=self._lag_records,
+                repeated_rows=self._repeated_rows,
             )
 
 

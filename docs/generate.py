@@ -32,11 +32,12 @@ from tailrace.config.load import CONFIG_VARIABLE, ENV_VARIABLE
 from tailrace.eventstore.disclosure import VARIABLE
 from tailrace.eventstore.errors import DOCS_URL_VARIABLE, Reaction, TailraceError
 from tailrace.eventstore.model.retention import Retention
-from tailrace.eventstore.settings import SINK_ADDRESS, Settings
+from tailrace.eventstore.settings import DESTINATION_KINDS, SINK_ADDRESS, SOURCE_KINDS, Settings
 from tailrace.eventstore.store import Store
 from tailrace.metrics import LABELS
 from tailrace.metrics.capture import Collector
 from tailrace.metrics.projections import ProjectionCollector
+from tailrace.metrics.publications import PublicationCollector
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.sinks.specs import OwnSink
@@ -72,8 +73,16 @@ _SECTIONS: Mapping[str, str] = {
     "sources": "sources.NAME",
     "topics": 'topics."SOURCE.SCHEMA.TABLE"',
     "sinks": "sinks.NAME",
+    "destinations": "destinations.NAME",
+    "publish": "publish.NAME",
+    "tables": 'tables."SCHEMA.TABLE"',
 }
 """Tables of the file that are written once for each name."""
+_KINDS: Mapping[str, Mapping[Any, type[BaseModel]]] = {
+    "sources": SOURCE_KINDS,
+    "destinations": DESTINATION_KINDS,
+}
+"""Tables that have other settings for each kind."""
 _VARIABLES = (
     (f"`{CONFIG_VARIABLE}`", "The configuration file, where `--config` names none. Default: `tailrace.toml` here."),
     (f"`{ENV_VARIABLE}`", "The overlay `[env.NAME]`, where `--env` names none."),
@@ -93,7 +102,8 @@ _TYPES: Mapping[object, str] = {
 
 
 def configuration() -> str:
-    top = [(name, field) for name, field in Settings.model_fields.items() if _model(field) is None]
+    fields = Settings.model_fields.items()
+    top = [(name, field) for name, field in fields if name not in _KINDS and _model(field) is None]
     addresses = [(f"`{kind}`", f"`{address}`") for kind, address in SINK_ADDRESS.items()]
     return page(
         "Configuration",
@@ -114,15 +124,22 @@ def configuration() -> str:
 def _models(model: type[BaseModel], above: str) -> Iterator[str]:
     """A section for each table, each followed by the tables inside it."""
     for name, field in model.model_fields.items():
-        inner = _model(field)
-        if inner is None or (above, name) == ("store", "topics"):  # in the file these are at the top
+        if (above, name) == ("store", "topics"):  # in the file these are at the top
             continue
         place = ".".join(filter(None, (above, _SECTIONS.get(name, name))))
-        own = [(key, each) for key, each in inner.model_fields.items() if _model(each) is None]
-        yield f"## `[{place}]`"
-        yield described(inner.__doc__, inner.__name__)
-        yield _settings(own, place)
-        yield from _models(inner, place)
+        if model is Settings and name in _KINDS:
+            for kind, inner in _KINDS[name].items():
+                yield from _section(inner, place, f" of the kind {kind}")
+        elif (found := _model(field)) is not None:
+            yield from _section(found, place)
+
+
+def _section(model: type[BaseModel], place: str, kind: str = "") -> Iterator[str]:
+    own = [(key, each) for key, each in model.model_fields.items() if _model(each) is None]
+    yield f"## `[{place}]`{kind}"
+    yield described(model.__doc__, model.__name__)
+    yield _settings(own, place)
+    yield from _models(model, place)
 
 
 def _settings(fields: Sequence[tuple[str, FieldInfo]], place: str) -> str:
@@ -394,16 +411,21 @@ def metrics() -> str:
     ):
         captured = _families(Collector(store, [], list).collect())
         projected = _families(ProjectionCollector(ProjectionContext(store, Settings(), {})).collect())
-    used = dict.fromkeys(label for row in (*captured, *projected) for label in row[2].split(", ") if label)
+        published = _families(PublicationCollector(store, {}, {}).collect())
+    used = dict.fromkeys(
+        label for row in (*captured, *projected, *published) for label in row[2].split(", ") if label
+    )
     labels = [(name, described(LABELS.get(name.strip("`")), f"label {name}")) for name in used]
     return page(
         "Metrics",
-        "What Prometheus scrapes with `--metrics-port`, or `metrics.port` and `metrics.projections_port` of the"
-        " [configuration](configuration.md). What is not known has no sample.",
+        "What Prometheus scrapes with `--metrics-port`, or `metrics.port`, `metrics.projections_port` and"
+        " `metrics.publications_port` of the [configuration](configuration.md). What is not known has no sample.",
         "## `tailrace capture`",
         table(("metric", "type", "labels", "meaning"), captured),
         "## `tailrace run`",
         table(("metric", "type", "labels", "meaning"), projected),
+        "## `tailrace publish`",
+        table(("metric", "type", "labels", "meaning"), published),
         "## Labels",
         table(("label", "meaning"), labels),
     )

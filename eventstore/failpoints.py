@@ -23,6 +23,7 @@ NAMES = frozenset(
         # capture (architecture page, steps 1 to 6)
         "frame_received",
         "transaction_gathered",
+        "records_fetched",  # of Kafka, enough for an epoch
         "table_decoded",  # the rows of one topic; can be refused
         "epoch_decoded",
         "segment_written",
@@ -30,6 +31,7 @@ NAMES = frozenset(
         "epoch_committed",
         "position_confirmed",
         "repair_compared",  # everything compared, nothing of it in the log
+        "adoption_read",  # what the slot of Debezium sends again is read, no epoch takes its source over yet
         "frames_kept",  # of a topic in quarantine: their file is written, no epoch names it
         "frames_retried",  # decoded again, nothing of it in the log
         "chunk_read",  # a load's chunk is read, its mark not committed
@@ -65,6 +67,12 @@ NAMES = frozenset(
         "batch_given",  # fetched, the consumer has not seen it
         "position_committed",
         "effects_found",  # of a commit in the consumer's database, not reported to the group
+        # a publication
+        "portion_read",  # rows are records, nothing is sent
+        "batch_sent",  # a bridge's destination has some of the records
+        "portion_sent",  # the destination has the records, not their position
+        "publication_committing",  # it has both, and they are not committed
+        "portion_published",  # committed, nobody was told
         # a move of the store
         "move_claimed",  # the new place is taken, the old one open
         "move_closed",  # nobody writes to the old place any more

@@ -3,6 +3,7 @@ version of their own."""
 
 from __future__ import annotations
 
+import threading
 from enum import StrEnum
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData
+
+_lock = threading.Lock()
+"""What a script reads, ``alembic.context`` and ``alembic.op``, belongs to the process, not to the thread."""
 
 
 class Tables(StrEnum):
@@ -42,9 +46,11 @@ def steps(tables: Tables) -> list[tuple[str, str, str]]:
 
 def upgrade(tables: Tables, connection: Connection, metadata: MetaData, revision: str = "head") -> None:
     """Bring the tables to ``revision``. All or nothing: the caller commits."""
-    command.upgrade(config(tables, connection, metadata), revision)
+    with _lock:
+        command.upgrade(config(tables, connection, metadata), revision)
 
 
 def downgrade(tables: Tables, connection: Connection, metadata: MetaData, revision: str) -> None:
     """Take the tables back to ``revision`` (``base``: none). All or nothing: the caller commits."""
-    command.downgrade(config(tables, connection, metadata), revision)
+    with _lock:
+        command.downgrade(config(tables, connection, metadata), revision)

@@ -50,6 +50,11 @@ class Output:
         """Whether a person watches: standard error is a terminal and there is no ``--json``."""
         return not self.json and self._stderr.isatty()
 
+    def load(self) -> None:
+        """Import what lines for people need, and make the console, before several threads write some."""
+        if not self.json:
+            self.err.print(end="")
+
     def document(self, value: Any) -> None:
         """One JSON document on one line of standard output."""
         self._write(self._stdout, to_json(value))

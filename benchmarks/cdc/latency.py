@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,8 +31,8 @@ SERVER = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"
 CLIENTS = 16
 _WAIT_SECONDS = 60.0
 _MILLISECOND = 1e-3
-_TABLE = "CREATE TABLE commits (client integer, number bigint, note text, PRIMARY KEY (client, number))"
-_SCRIPT = """\\set number :number + 1
+TABLE = "CREATE TABLE commits (client integer, number bigint, note text, PRIMARY KEY (client, number))"
+SCRIPT = """\\set number :number + 1
 INSERT INTO commits VALUES (:client_id, :number, 'leave it at the neighbour''s');
 """
 
@@ -81,7 +81,7 @@ def measure(options: Options, folder: Path) -> Round:
     folder.mkdir()
     with PostgresServer(settings=SERVER, trust=True) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute(_TABLE)
+            connection.execute(TABLE)
         installation = Installation(folder / "ours", "bench", server.dsn())
         reader = Reader(installation)
         following = threading.Thread(target=reader.run, name="reader")
@@ -89,26 +89,39 @@ def measure(options: Options, folder: Path) -> Round:
         following.start()
         try:
             until_streaming(server.dsn(), installation.slot, capture)
-            commits, late = load(server, _SCRIPT, CLIENTS, options, folder)
-            _until_all_seen(reader, commits, capture)
+            commits, late = load(server, SCRIPT, CLIENTS, options, folder)
+            wait(lambda: len(reader.seen) >= len(commits), capture)
             capture.stop()
             seconds, cpu, peak = capture.finish()
         finally:
             reader.end()
             following.join()
             capture.kill()
-    assert reader.seen.keys() == commits.keys(), "the log has other commits than pgbench made"
+    return round_of(commits, reader.seen, options, late, cpu / seconds, peak)
+
+
+def round_of(
+    commits: dict[Commit, float],
+    seen: dict[Commit, float],
+    options: Options,
+    late: float,
+    cores: float,
+    peak_mib: float,
+) -> Round:
+    """When each commit came back to pgbench, and when its row was seen."""
+    assert seen.keys() == commits.keys(), "there are other commits than pgbench made"
     first = min(commits.values()) + options["warmup"]
     measured = [commit for commit, at in commits.items() if at >= first]
-    delays = np.array([reader.seen[commit] - commits[commit] for commit in measured])
+    delays = np.array([seen[commit] - commits[commit] for commit in measured])
     lasted = max(commits.values()) - first
-    return Round(delays, len(measured) / lasted, late, cpu / seconds, peak)
+    return Round(delays, len(measured) / lasted, late, cores, peak_mib)
 
 
-def _until_all_seen(reader: Reader, commits: dict[Commit, float], capture: Client) -> None:
+def wait(reached: Callable[[], bool], client: Client) -> None:
+    """For a while, as long as the client runs."""
     deadline = time.monotonic() + _WAIT_SECONDS
-    while len(reader.seen) < len(commits) and capture.running and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not reached() and client.running and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 _HEAD = [

@@ -23,7 +23,7 @@ from benchmarks.clients import Client
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 
 _LOOK_SECONDS = 0.005
 _REAPED_SECONDS = 0.2  # a process of the server is gone from its list before it has ended
@@ -130,7 +130,7 @@ _HEAD = [
 
 def rows_of(rows: int, rounds: Sequence[tuple[Run, Run]]) -> list[list[str]]:
     """A line per client. ``ratio`` compares the two runs of each round, and is their median."""
-    workers = SourceSettings.model_fields["load_workers"].default
+    workers = PostgresSourceSettings.model_fields["load_workers"].default
     lines = []
     for at, name in enumerate(
         ["COPY TO STDOUT, one connection, to /dev/null", f"tailrace capture, {workers} workers"]

@@ -1,4 +1,4 @@
-"""Which loops over frames, rows and cells are compiled? Only this room needs numba.
+"""Which loops over frames, rows and cells are compiled?
 
-May import: numba, numpy, and eventstore's model and errors.
+May import: numba, numpy, and eventstore's compiler, model and errors.
 """

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.cdc.kernels.compiler import kernel, part
 from tailrace.cdc.kernels.key_hash import hash_keys
-from tailrace.cdc.kernels.memory import copy_bytes, lowest, marks_64
 from tailrace.cdc.kernels.rows import NULL, Bytes, Cells, Ints, Ints32
+from tailrace.eventstore.compiled.compiler import kernel, part
+from tailrace.eventstore.compiled.memory import copy_bytes, lowest, marks_64
 from tailrace.eventstore.model import keys
 
 _BACKSLASH, _TAB, _NEWLINE, _N = (ord(byte) for byte in "\\\t\nN")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tailrace.cdc.kernels.compiler import kernel, part
 from tailrace.cdc.kernels.rows import Bytes, Cells, Ints, Ints32
+from tailrace.eventstore.compiled.compiler import kernel, part
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)

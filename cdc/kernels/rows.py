@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.cdc.kernels.compiler import kernel, part
-from tailrace.cdc.kernels.memory import copy_bytes
+from tailrace.eventstore.compiled.compiler import kernel, part
+from tailrace.eventstore.compiled.memory import copy_bytes
 
 Bytes = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]

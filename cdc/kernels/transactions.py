@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace.cdc.kernels.compiler import kernel, part
-from tailrace.cdc.kernels.memory import copy_bytes
 from tailrace.cdc.kernels.rows import Bytes, Ints
+from tailrace.eventstore.compiled.compiler import kernel, part
+from tailrace.eventstore.compiled.memory import copy_bytes
 
 IDLE, OPEN, SKIPPING = range(3)  # modes
 # Places in ``state``: the next frame and the mode; what is gathered; the part of it that is whole transactions; the

@@ -2,6 +2,7 @@
 
 A column is known by its table's oid and its attnum, whatever it and its table are called; and whatever has a name that
 a protected column has had is protected too. So neither a rename nor a column dropped and added again lifts a policy.
+Where nobody tells the oid (0, as in records of Kafka), the name alone counts.
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ class History:
         assert isinstance(self.columns, dict) and isinstance(self.names, dict)
         assert isinstance(self.tables, dict)
         label = (topic.parts[1], topic.parts[2])
+        if not schema.relid:
+            self._add_names(label, schema)
+            return
         self.tables[schema.relid] = self.tables.get(schema.relid, frozenset()) | {label}
         for column in schema.sent:
             key, name = (schema.relid, column.id), (*label, column.name)
@@ -128,6 +132,15 @@ class History:
                 self.columns.pop(key, None)
                 for each in (before.names if before else frozenset()) | {name}:
                     self.names.pop(each, None)
+
+    def _add_names(self, label: Label, schema: TopicSchema) -> None:
+        """Of a table whose oid is not known: its columns are known by their names alone."""
+        assert isinstance(self.names, dict)
+        for column in schema.sent:
+            if column.policy:
+                self.names[*label, column.name] = column.policy
+            else:
+                self.names.pop((*label, column.name), None)
 
 
 def _name(parts: Iterable[Any]) -> Name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tailrace.eventstore.errors import UsageError
@@ -14,6 +14,9 @@ _HINTS = {
     3: 'write SCHEMA.TABLE.COLUMN with * and ?; quote names with dots as in public."my.table".email',
 }
 _KINDS = {2: "table", 3: "column"}
+_LABEL = 2  # parts of a table's name
+Spelling = Callable[[str], str]
+"""A name as it is written elsewhere, letter by letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,10 @@ class NamePattern:
         return len(names) == len(self.parts) and all(
             part.fullmatch(name) for part, name in zip(self.parts, names, strict=True)
         )
+
+    def is_of(self, schema: str, table: str) -> bool:
+        """Whether a column's pattern is of columns of this table."""
+        return all(part.fullmatch(name) for part, name in zip(self.parts, (schema, table), strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +58,16 @@ class TablePatterns:
         return _any_matches(self.include, schema, name) and not _any_matches(self.exclude, schema, name)
 
 
-def parse_pattern(text: str, parts: int) -> NamePattern:
-    """Read a pattern of so many parts. Raises UsageError on a text that is none."""
+def parse_pattern(text: str, parts: int, spelling: Spelling = str) -> NamePattern:
+    """Read a pattern of so many parts. All but a column's name have the ``spelling`` of those that they are compared
+    with. Raises UsageError on a text that is none."""
     globs: list[re.Pattern[str]] = []
     exact, at = True, 0
     while len(globs) < parts:
         match = _PART.match(text, at)
         if match is None or not match[0].strip('"'):
             break
-        globs.append(_glob(match))
+        globs.append(_glob(match, spelling if len(globs) < _LABEL else str))
         exact = exact and (match[1] is not None or not {"*", "?"} & set(match[0]))
         at = match.end() + 1
         if text[match.end() : at] != ("." if len(globs) < parts else ""):
@@ -73,9 +81,9 @@ def _any_matches(patterns: Sequence[NamePattern], *names: str) -> bool:
     return any(pattern.match(*names) for pattern in patterns)
 
 
-def _glob(match: re.Match[str]) -> re.Pattern[str]:
+def _glob(match: re.Match[str], spelling: Spelling) -> re.Pattern[str]:
     quoted, plain = match.groups()
     if quoted is not None:
-        return re.compile(re.escape(quoted.replace('""', '"')))
+        return re.compile(re.escape(spelling(quoted.replace('""', '"'))))
     pieces = {"*": ".*", "?": "."}
-    return re.compile("".join(pieces.get(letter, re.escape(letter)) for letter in plain), re.DOTALL)
+    return re.compile("".join(pieces.get(letter, re.escape(spelling(letter))) for letter in plain), re.DOTALL)

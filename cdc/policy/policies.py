@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.cdc.policy.history import UNKNOWN, History, Name, Partition
-from tailrace.cdc.policy.patterns import NamePattern, parse_pattern
+from tailrace.cdc.policy.patterns import NamePattern, Spelling, parse_pattern
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.settings import SourceSettings
@@ -50,9 +50,12 @@ class Policies:
     names of its own column: rows of a partition come as its rows."""
 
     @classmethod
-    def of(cls, settings: SourceSettings) -> Policies:
-        """Raises UsageError on a name that is no column's."""
-        named = [(text, parse_pattern(text, 3), policy) for text, policy in settings.columns.items()]
+    def of(cls, settings: SourceSettings, spelling: Spelling = str) -> Policies:
+        """``spelling``: of schemas and tables, where they have other names than in the database. Raises UsageError on a
+        name that is no column's."""
+        named = [
+            (text, parse_pattern(text, 3, spelling), policy) for text, policy in settings.columns.items()
+        ]
         secret = settings.hash_key.get_secret_value().encode() if settings.hash_key else None
         fingerprint = _hasher(secret)(_FINGERPRINT)[:8] if secret else ""
         rules = [
@@ -60,6 +63,11 @@ class Policies:
             for text, pattern, policy in sorted(named, key=lambda rule: not rule[1].exact)
         ]
         return cls(tuple(rules), secret)
+
+    @property
+    def protect_something(self) -> bool:
+        """Whether any column has, or may get, a policy."""
+        return bool(self.history.names) or any(policy != PLAIN for _, _, policy in self.rules)
 
     def schema(self, table: Label, whole: TopicSchema, previous: TopicSchema | None = None) -> TopicSchema:
         """A table's schema under the policies. ``whole`` has all columns of the table; ``previous`` is the topic's
@@ -136,6 +144,12 @@ class Policies:
                 close = difflib.get_close_matches(text, [".".join(names) for names in known], 1)
                 found.append((text, close[0] if close else ""))
         return found
+
+    def misnamed_rules(self, table: Label, columns: Iterable[str]) -> list[tuple[str, str]]:
+        """Rules that name a table, and one column that it has not: each with the name that comes closest or ""."""
+        mine = tuple(rule for rule in self.rules if rule[1].exact and rule[1].is_of(*table))
+        had = [name for name in self.history.names if name[:2] == table]
+        return replace(self, rules=mine).unmatched_rules([*((*table, name) for name in columns), *had])
 
     def texts(self, columns: Sequence[Column], texts: Sequence[pa.Array]) -> list[pa.Array]:
         """Values in the form in which they are written: one string or binary array per column. Raises OperatorError

@@ -23,7 +23,7 @@ from psycopg import conninfo, pq
 from tailrace.cdc.postgres import errors
 from tailrace.eventstore.disclosure import is_ambiguous
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 
 SESSION = {
     "DateStyle": "ISO, YMD",
@@ -129,7 +129,7 @@ class Address:
     lines: Lines | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, settings: SourceSettings) -> Address:
+    def of(cls, settings: PostgresSourceSettings) -> Address:
         return cls.parse(settings.dsn.get_secret_value())
 
     @classmethod

@@ -21,7 +21,7 @@ FROM pg_catalog.pg_event_trigger t
 WHERE t.evtname IN ('tailrace_ddl_start', 'tailrace_ddl_drop', 'tailrace_ddl_rewrite', 'tailrace_ddl_end')
 """
 _TRIGGERS = 4
-FUNCTIONS = 4
+FUNCTIONS = 5
 """Raised with each change of ``install.sql``. The comment on ``tailrace_ddl_end`` says which one a database has:
 it keeps its functions until ``init --ddl`` runs again."""
 # Whoever owns schema, secret or functions could write messages that are believed. A hostile role may have made them

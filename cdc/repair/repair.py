@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tailrace.cdc.context import Stopped, Task, lock_wait, transaction_wait
-from tailrace.cdc.kernels.compiler import load_compiler
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
 from tailrace.cdc.postgres.errors import SlotLost
@@ -34,11 +33,12 @@ from tailrace.cdc.snapshot.first_load import only_one, require_slot_unmoved
 from tailrace.cdc.status import CaptureProgress
 from tailrace.cdc.topics import Topics, is_events
 from tailrace.eventstore import failpoints
+from tailrace.eventstore.compiled.compiler import load_compiler
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.epoch import EpochBatch, Incarnation
 from tailrace.eventstore.model.time import now_micros, to_micros
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
 
 _AGAIN_SECONDS = 0.5
@@ -72,7 +72,7 @@ def stream_problem(store: Store, name: str, address: Address) -> str:
 def repair_source(
     store: Store,
     name: str,
-    settings: SourceSettings,
+    settings: PostgresSourceSettings,
     *,
     progress: CaptureProgress | None = None,
     stop: threading.Event | None = None,

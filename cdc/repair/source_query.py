@@ -18,7 +18,7 @@ from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
 from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
 
 _ROWS = 10_000  # of one fetch
@@ -120,7 +120,7 @@ class SourceAtLog:
 def source_at_log(
     store: Store,
     name: str,
-    settings: SourceSettings,
+    settings: PostgresSourceSettings,
     topics: Sequence[TopicId],
     what: str,
     patience: Patience,

@@ -34,7 +34,7 @@ from tailrace.eventstore.model.postgres_text import postgres_texts
 from tailrace.eventstore.model.redacted import erased_ids
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column
 from tailrace.eventstore.model.topic import TopicId, TopicKind
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.state.state import source_texts
 from tailrace.eventstore.store import Store
 
@@ -74,7 +74,7 @@ class TopicComparison:
 def verify_source(
     store: Store,
     name: str,
-    settings: SourceSettings,
+    settings: PostgresSourceSettings,
     topics: Sequence[TopicId] | None = None,
     *,
     patience: Patience | None = None,

@@ -39,17 +39,17 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
     """Whether the log and the server can go on together; the source's state, at the position that its last epoch and
     its slot tell, and its publication.
 
-    Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. A
-    publication of before, which names no log, is marked as this one's. Raises NotOwner, Mismatch, SlotLost (both:
-    repair), IntegrityError (the catalog contradicts itself), SlotActive, OperatorError, TransientError (out of reach,
-    a standby).
+    Slot, state, server, in this order: another capture stores what the server has flushed, and confirms what it has
+    stored, so none of them is taken for being ahead of the next. A publication of before, which names no log, is
+    marked as this one's. Raises NotOwner, Mismatch, SlotLost (both: repair), IntegrityError (the catalog contradicts
+    itself), SlotActive, OperatorError, TransientError (out of reach, a standby).
     """
     lines = Lines()
     address = address.with_lines(lines)
     with lines.timeout(_START_SECONDS), connect(address, "tailrace capture") as connection:
-        server = read_server(connection, address)
-        slot = read_slot(connection, require_source(store, name).slot, address)
+        slot = read_slot(connection, _require_of_postgres(require_source(store, name)).slot, address)
         state = require_source(store, name)
+        server = read_server(connection, address)
         publication = read_publication(connection, state.publication, address)
         require_system(server, state, address)
         require_primary(server, address)
@@ -66,6 +66,16 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
             state = chained_state(store, state, confirmed)
         mark(connection, publication, store.log_id, address)
     return state, publication
+
+
+def _require_of_postgres(state: SourceState) -> SourceState:
+    """Raises UsageError for a source whose position is that of topics of Kafka."""
+    if not state.slot:
+        raise UsageError(
+            f"source {state.name} was not read from a replication slot, but from topics of Kafka or a recording",
+            hint=f"its kind is kafka until `tailrace adopt {state.name}` has taken it over",
+        )
+    return state
 
 
 def check_system(connection: Connection[Row], state: SourceState, address: Address) -> None:

@@ -7,6 +7,7 @@ setting up a source has the privileges, and how to remove everything.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import LiteralString
@@ -17,6 +18,7 @@ from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
 
 _SQL = files("tailrace.migrations.source")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('tailrace.migrations', 0))"
+_FORGET = "DELETE FROM tailrace.migrations WHERE number = %s"
 _RECORD = "INSERT INTO tailrace.migrations (number, name) VALUES (%s, %s)"
 _SET_UP = """
 CREATE SCHEMA IF NOT EXISTS tailrace;
@@ -34,10 +36,10 @@ SELECT o.what, r.rolname
 FROM (SELECT 'schema tailrace', n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'tailrace'
       UNION ALL SELECT 'tailrace.' || c.relname, c.relowner
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-      WHERE n.nspname = 'tailrace' AND c.relname IN ('migrations', 'streams', 'events')
+      WHERE n.nspname = 'tailrace' AND c.relname IN ('migrations', 'streams', 'events', 'snapshots')
       UNION ALL SELECT 'function tailrace.' || p.proname, p.proowner
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-      WHERE n.nspname = 'tailrace' AND p.proname = 'append_events') AS o(what, owner)
+      WHERE n.nspname = 'tailrace' AND p.proname ~ '^(append|load|move|put)_') AS o(what, owner)
 JOIN pg_catalog.pg_roles r ON r.oid = o.owner
 WHERE NOT r.rolsuper AND r.rolname <> current_user
   AND r.oid <> (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = current_database())
@@ -47,7 +49,7 @@ LIMIT 1
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """``versions/NNNN_name.sql``."""
+    """``versions/NNNN_name.sql``, or the way back in ``downs/``."""
 
     number: int
     name: str
@@ -56,8 +58,12 @@ class Migration:
 
 def migrations() -> list[Migration]:
     """All migrations, in order."""
+    return _scripts("versions")
+
+
+def _scripts(folder: str) -> list[Migration]:
     found = []
-    for file in (_SQL / "versions").iterdir():
+    for file in (_SQL / folder).iterdir():
         stem, _, suffix = file.name.rpartition(".")
         if suffix == "sql":
             number, _, name = stem.partition("_")
@@ -97,6 +103,37 @@ def install(dsn: str) -> list[str]:
 
 def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
     """``install`` on a connection; the caller commits."""
+    wanted = migrations()
+    missing = [each for each in wanted if each.number not in _applied(connection, wanted)]
+    for each in missing:
+        connection.execute(each.sql, prepare=False)
+        connection.execute(_RECORD, [each.number, each.name])
+    return [each.name for each in missing]
+
+
+def downgrade(connection: psycopg.Connection[tuple[object, ...]], number: int) -> list[str]:
+    """Take schema ``tailrace`` back to migration ``number``, for an earlier release; the caller commits. Events stay.
+    Gives the names of what was taken back, the latest first.
+
+    Raises UsageError, and changes nothing, when there is no way back.
+    """
+    downs = {each.number: each for each in _scripts("downs")}
+    applied = _applied(connection, migrations())
+    back = sorted((each for each in applied if each > number), reverse=True)
+    if not back or back[-1] != number + 1 or number not in applied or not set(back) <= set(downs):
+        raise UsageError(
+            f"schema tailrace cannot be taken back to migration {number}: it has {sorted(applied)}",
+            hint=f"ways back lead from {', '.join(map(str, sorted(downs)))} to the one before; to remove the events "
+            + f"too, see {manual_page('capture/setting-up-a-source.md', 'The tables of domain events')}",
+        )
+    for each in back:
+        connection.execute(downs[each].sql, prepare=False)
+        connection.execute(_FORGET, [each])
+    return [downs[each].name for each in back]
+
+
+def _applied(connection: psycopg.Connection[tuple[object, ...]], wanted: Sequence[Migration]) -> set[int]:
+    """The numbers of the migrations that are there; others wait until the caller commits."""
     connection.execute(_LOCK)
     stranger = connection.execute(_STRANGER).fetchone()
     if stranger is not None:  # before anything of it is read: a view would run its owner's code
@@ -108,8 +145,7 @@ def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
     if known != (True,):
         connection.execute(_SET_UP)
     rows = connection.execute("SELECT number FROM tailrace.migrations").fetchall()
-    applied = {number for (number,) in rows}
-    wanted = migrations()
+    applied = {int(str(number)) for (number,) in rows}
     unknown = applied - {each.number for each in wanted}
     if unknown:
         raise OperatorError(
@@ -117,8 +153,4 @@ def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
             f"{sorted(map(str, unknown))}",
             hint="use the release that made them, or a later one",
         )
-    missing = [each for each in wanted if each.number not in applied]
-    for each in missing:
-        connection.execute(each.sql, prepare=False)
-        connection.execute(_RECORD, [each.number, each.name])
-    return [each.name for each in missing]
+    return applied

@@ -55,7 +55,7 @@ from tailrace.eventstore.log.sources import register_source, register_topics
 from tailrace.eventstore.metadata.partitions import known_partitions
 from tailrace.eventstore.metadata.topics import all_schemas
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
 
 Row = tuple[object, ...]
@@ -82,6 +82,11 @@ class Preparation:
     loaded: bool = False
 
     @property
+    def changes_something(self) -> bool:
+        """Whether the source was not prepared as it is now."""
+        return bool(self.new or self.statements or self.trigger)
+
+    @property
     def blocking_findings(self) -> tuple[SetupFinding, ...]:
         return tuple(finding for finding in self.findings if finding.level is Level.BLOCKING)
 
@@ -89,7 +94,7 @@ class Preparation:
 def prepare_source(
     store: Store,
     name: str,
-    settings: SourceSettings,
+    settings: PostgresSourceSettings,
     *,
     dry_run: bool = False,
     events: bool = False,
@@ -173,7 +178,7 @@ def _with_trigger(
     return replace(preparation, trigger=script, findings=tuple(findings))
 
 
-def install_events(settings: SourceSettings) -> None:
+def install_events(settings: PostgresSourceSettings) -> None:
     """Create or migrate schema ``tailrace`` with the tables of domain events in the source."""
     install(settings.dsn.get_secret_value())
 
@@ -188,20 +193,25 @@ def _inspect(
     *,
     take_over: bool,
 ) -> Inspection:
-    slot = slot_name(store.settings.name, name)
-    server, publication = read_server(connection, address), read_publication(connection, slot, address)
+    state = store.source(name)
+    slot = publication_name = slot_name(store.settings.name, name)
+    if state is not None and state.loaded and state.slot:  # it may have been taken over with other names
+        slot, publication_name = state.slot, state.publication
+    server, publication = (
+        read_server(connection, address),
+        read_publication(connection, publication_name, address),
+    )
     tables = apply_publication(read_tables(connection, address), publication)
     schema = store.catalog.schema if store.catalog.kind == "postgres" else None
     own = own_tables(tables, schema, written_tables(connection, address, tables))
     taken, skipped = choose_tables(tables, patterns, publication, own)
-    state = store.source(name)
     loaded = state is not None and state.loaded
     events = next((table for table in tables if table.label == EVENTS_TABLE), None)
     published = publication.tables if publication else {}
     late = events is not None and loaded and events.relid not in published
     return Inspection(
         source=name,
-        slot=slot,
+        slot=publication_name,
         server=server,
         problems=[
             SetupFinding(Level.BLOCKING, "server", problem.what, problem.hint)

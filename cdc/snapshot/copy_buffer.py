@@ -23,9 +23,9 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
-from tailrace.cdc.kernels.compiler import kernel
-from tailrace.cdc.kernels.memory import call, call_3, copy_memory
 from tailrace.cdc.kernels.rows import Bytes, Ints
+from tailrace.eventstore.compiled.compiler import kernel
+from tailrace.eventstore.compiled.memory import call, call_3, copy_memory
 
 _FUNCTIONS = ("PQgetCopyData", "PQconsumeInput", "PQfreemem")
 _GET, _CONSUME, _FREE = range(3)

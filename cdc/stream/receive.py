@@ -32,6 +32,9 @@ _FEEDBACK_SECONDS = 10.0
 _DRAIN_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0  # with a server that has no wal_sender_timeout
 _XLOGDATA = ord("w")
+_NOTHING = (
+    0  # "invalid" to the server: it keeps its slot's position, and does not wait for us when it shuts down
+)
 # The server sends each message by itself. To a reader that sleeps until the socket is readable every one of them is a
 # wake-up, paid for by the sender; so after a read that found little, some more may gather.
 _SHORT_READ_BYTES = 64 << 10
@@ -49,7 +52,8 @@ def _wal_end(frame: bytes) -> int:
 
 
 class Receiver:
-    """Runs one stream, which goes on from the source's ``state`` in the log.
+    """Runs one stream, which goes on from the source's ``state`` in the log. Unless it ``confirms``, the slot stays
+    where it is.
 
     reading   frames come in; full epochs are handed over at once, others after the linger when the appender is idle
     blocked   the queue is full: nothing is read, the old position is confirmed
@@ -65,6 +69,8 @@ class Receiver:
         state: SourceState,
         stopped: Callable[[], bool],
         tick: Callable[[], None],
+        *,
+        confirms: bool = True,
     ) -> None:
         settings, confirmed = task.settings, state.end_lsn
         self._stream = stream
@@ -72,6 +78,7 @@ class Receiver:
         self._progress = task.progress
         self._stopped = stopped
         self._tick = tick
+        self._confirms = confirms
         self._linger = settings.linger_ms / 1000
         epoch_bytes = min(settings.epoch_bytes, settings.queue_bytes)
         self._assembler = Assembler(epoch_bytes, settings.epoch_changes, state.commit_lsn)
@@ -202,10 +209,9 @@ class Receiver:
         status = self._feedback.next_status(now)
         if status is None:
             return
-        self._stream.send(
-            status_update(status.write, status.flush, status.apply, datetime.now(UTC), reply=status.reply)
-        )
-        self._progress.set_position(confirmed=status.flush, durable=status.flush, queued=self._handover.bytes)
+        flush = status.flush if self._confirms else _NOTHING
+        self._stream.send(status_update(status.write, flush, flush, datetime.now(UTC), reply=status.reply))
+        self._progress.set_position(confirmed=flush, durable=status.flush, queued=self._handover.bytes)
         if status.flush > self._sent_flush:
             self._sent_flush = status.flush
             failpoints.hit("position_confirmed")

@@ -27,6 +27,7 @@ from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.replication import ReplicationStream
 from tailrace.cdc.postgres.value_text import Renderer
 from tailrace.cdc.recording.recorder import Recorder
+from tailrace.cdc.setup.adopted import unconfirmed
 from tailrace.cdc.snapshot.topic_load import TopicLoad
 from tailrace.cdc.status import CapturePhase
 from tailrace.cdc.stream import requests
@@ -44,6 +45,7 @@ from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.info import SourceState
+from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.topic import TopicId
 
 _START_SECONDS = 30.0  # for what is read before the stream runs: a few queries of the catalog
@@ -181,8 +183,18 @@ class Session:
 
     def _stream(self, stream: Frames, context: AppendContext) -> None:
         handover = Handover(self._settings.queue_bytes)
-        receiver = Receiver(stream, handover, self._task, context.writer.state, self._is_stopped, self._tick)
-        watcher = Watcher(self._task, [topic for load in context.loads for topic in load.topics])
+        state = context.writer.state
+        adoption = unconfirmed(self._store, state)
+        if adoption is not None:
+            self._progress.report(
+                f"slot {state.slot} keeps all WAL since {format_lsn(adoption.lsn)}, so that Debezium can be started "
+                f"again, until `tailrace adopt {self._name} --confirm`"
+            )
+        receiver = Receiver(
+            stream, handover, self._task, state, self._is_stopped, self._tick, confirms=adoption is None
+        )
+        loading = [topic for load in context.loads for topic in load.topics]
+        watcher = Watcher(self._task, loading, unconfirmed=adoption is not None)
         try:
             self._run_parts(receiver, Appender(context, handover), watcher, handover, context.loads)
         finally:

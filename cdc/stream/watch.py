@@ -14,6 +14,7 @@ from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables, written_tables
+from tailrace.cdc.setup.adopted import unconfirmed
 from tailrace.cdc.setup.known_partitions import remember_partitions
 from tailrace.cdc.setup.table_changes import (
     loadable_tables,
@@ -34,9 +35,11 @@ _SHARE = 4  # where checks take long (many tables), pauses are that many times a
 
 
 class Watcher:
-    """Runs in a thread of its own. ``loading``: incomplete topics that the session loads."""
+    """Runs in a thread of its own. ``loading``: incomplete topics that the session loads. ``unconfirmed``: the source
+    was taken over, and that was not confirmed when the session began."""
 
-    def __init__(self, task: Task, loading: Collection[TopicId]) -> None:
+    def __init__(self, task: Task, loading: Collection[TopicId], *, unconfirmed: bool = False) -> None:
+        self._unconfirmed = unconfirmed
         self._store = task.store
         self._source = task.name
         self._address = task.address
@@ -69,6 +72,8 @@ class Watcher:
         lost = lost_topics(topics, publication)
         if lost:
             raise TopicsChanged("; ".join(f"{topic.text}: {reason}" for topic, reason in lost.items()))
+        if self._unconfirmed and unconfirmed(self._store, state) is None:
+            raise TopicsChanged("taking the source over was confirmed")
         requests.answer(self._store, self._source)
         if requests.is_waiting(self._store, self._source):
             raise TopicsChanged("there are requests to read or decode topics again")

@@ -1,5 +1,5 @@
-"""Tables of consumer groups: beside the catalog's in Postgres, in a file of their own with SQLite, so that consumers
-who commit and a capture that appends never wait for one another."""
+"""Tables of consumer groups and publications: beside the catalog's in Postgres, in a file of their own with SQLite, so
+that consumers who commit and a capture that appends never wait for one another."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sqlalchemy import (
 from tailrace.eventstore.catalog import tables
 
 VERSION_TABLE = "groups_version"
-REVISION = "0001"
-LEAST = "0001"
+REVISION = "0002"
+LEAST = "0002"
 
 metadata = MetaData(naming_convention=tables.metadata.naming_convention)
 
@@ -85,4 +85,17 @@ parked = Table(
     Column("replay", Boolean, nullable=False),  # somebody asked for another try
     Column("parked_at", BigInteger, nullable=False),
     UniqueConstraint("group_name", "topic", "partition", "event_offset"),
+)
+
+# How far publications are, as far as rows must stay for them. What is exact, their destinations know.
+publication_needs = Table(
+    "publication_needs",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("topics", Text, nullable=False),  # JSON list of patterns
+    Column("epoch", BigInteger, nullable=False),  # all up to it is published
+    Column("parked", Text, nullable=False),  # JSON: by topic the epoch behind which rows of parked keys are
+    Column("steps", Text, nullable=False),  # JSON list of the steps of a projection that are needed
+    Column("seen_at", BigInteger, nullable=False),
+    Column("holds_until", BigInteger, nullable=False),
 )

@@ -2,7 +2,8 @@
 
 Three roles without login, named by the catalog's schema; logins become members of those they need:
 
-- *reader*: consumers, projections' readers, verification. Reads everything; writes leases and the tables of groups.
+- *reader*: consumers, projections' readers, verification. Reads everything; writes leases and the tables of groups
+  and publications.
 - *writer*: capture and projections. Reads everything; adds to the log, and cannot change or delete what is in it.
 - *maintainer*: upkeep. Reads everything; replaces segments and epochs by others, removes a topic's first
   ones, and cannot append.
@@ -40,6 +41,7 @@ _GROUPS = {
     "group_members": _ALL,
     "group_partitions": _ALL,
     "group_parked": _ALL,
+    "publication_needs": _ALL,
 }
 # Beside SELECT on every table. A table that is not named may only be read.
 PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
@@ -59,6 +61,10 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "kept_frames": "INSERT, DELETE",
         "refused": "INSERT, UPDATE",
         "partitions": "INSERT, DELETE",
+        "kafka_partitions": "INSERT, UPDATE",
+        "parked_records": "INSERT, DELETE",
+        "publications": "INSERT, UPDATE",
+        "parked_keys": "INSERT, DELETE",
         "log_head": "UPDATE",
         "epochs": "INSERT",
         "blobs": "INSERT",

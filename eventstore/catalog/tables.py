@@ -23,9 +23,9 @@ from sqlalchemy import (
 )
 
 # The Alembic revision this code reads and writes, known here so that opening a store does not import Alembic.
-REVISION = "0003"
+REVISION = "0005"
 # The oldest one that this code can work with, and the first that there ever was.
-LEAST, FIRST = "0003", "0001"
+LEAST, FIRST = "0005", "0001"
 
 metadata = MetaData(
     naming_convention={
@@ -230,6 +230,55 @@ partitions = Table(
     Column("source", Text, ForeignKey("sources.name"), primary_key=True),
     Column("relid", BigInteger, primary_key=True, autoincrement=False),  # the table's oid
     Column("protected", Text, nullable=False),  # JSON: ``metadata.partitions``
+)
+
+# How far the partitions of Kafka topics are in the log, and records of them that could not be read. The digests of all
+# rows are a part of ``log_head.declared`` (``metadata.kafka_progress``).
+kafka_partitions = Table(
+    "kafka_partitions",
+    metadata,
+    Column("source", Text, ForeignKey("sources.name"), primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("topic_id", Text, nullable=False),  # Kafka's; "" where the broker has none
+    Column("next_offset", BigInteger, nullable=False),
+    Column("commit_lsn", BigInteger, nullable=False),  # highest position in Postgres of a streamed row
+    Column("row_lsn", BigInteger, nullable=False),
+    Column("snapshot", Text, nullable=False),  # ``model.kafka.SnapshotPhase``
+    Column("digest", Text, nullable=False),
+)
+parked_records = Table(
+    "parked_records",
+    metadata,
+    Column("source", Text, ForeignKey("sources.name"), primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("record_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("reason", Text, nullable=False),
+    Column("key", LargeBinary),
+    Column("value", LargeBinary),
+    Column("parked_at", BigInteger, nullable=False),
+    Column("digest", Text, nullable=False),
+)
+
+# How far publications are whose destination keeps no position, and their keys that wait (``publishing.bridges.kept``).
+publications = Table(
+    "publications",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("term", BigInteger, nullable=False),  # of the one publisher that may commit
+    Column("position", Text),  # JSON: ``publishing.position.Position``; null: nothing is published
+)
+parked_keys = Table(
+    "parked_keys",
+    metadata,
+    Column("publication", Text, ForeignKey("publications.name"), primary_key=True),
+    Column("topic", Text, primary_key=True),  # TopicId.text
+    Column("hash", BigInteger, primary_key=True, autoincrement=False),  # of the key
+    Column("partition", Integer, nullable=False),
+    Column("row_offset", BigInteger, nullable=False),  # of its first row that waits
+    Column("after_epoch", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
 )
 
 epochs = Table(

@@ -19,7 +19,9 @@ from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import spans_from_json
 from tailrace.eventstore.metadata.generations import CHANGED, GenerationState, digest_of, inputs_of
+from tailrace.eventstore.metadata.kafka_progress import place_of
 from tailrace.eventstore.metadata.state_runs import OTHER_RUN, is_named
+from tailrace.eventstore.model.kafka import SnapshotPhase
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PartitionRange
@@ -35,12 +37,6 @@ class _Wrong(ValueError):
     """What is wrong with a row."""
 
 
-def name_of(table: Table, row: AnyRow) -> str:
-    """A row for people: its table and its primary key."""
-    key = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)
-    return f"{table.name}: {key}"
-
-
 def findings(connection: Connection) -> Iterator[Finding]:
     """What is wrong with rows of one snapshot."""
     rows = {table.name: connection.execute(_query(table)).all() for table in _CHECKS}
@@ -50,10 +46,10 @@ def findings(connection: Connection) -> Iterator[Finding]:
             try:
                 check(row, known)
             except _Wrong as error:
-                yield Finding(LogProblem.CHANGED, name_of(table, row), str(error))
+                yield Finding(LogProblem.CHANGED, place_of(table, row), str(error))
             except UNREADABLE:
                 detail = "it cannot be read: a value is not one that Tailrace writes"
-                yield Finding(LogProblem.CHANGED, name_of(table, row), detail)
+                yield Finding(LogProblem.CHANGED, place_of(table, row), detail)
     yield from _missing(known)
     yield from check_declared.findings(rows)
 
@@ -364,6 +360,16 @@ def _head(row: AnyRow, known: _Known) -> None:
     _require(row.epoch >= 0, "it is no epoch")
 
 
+def _kafka_partition(row: AnyRow, known: _Known) -> None:
+    _require(row.source in known.sources, f"there is no source {row.source}")
+    _require(row.next_offset >= 0 and row.partition >= 0, "its offset is none")
+    SnapshotPhase(row.snapshot)
+
+
+def _parked(row: AnyRow, known: _Known) -> None:
+    _require(row.source in known.sources, f"there is no source {row.source}")
+
+
 _CHECKS: Mapping[Table, Callable[[AnyRow, _Known], None]] = {
     tables.log: _log,
     tables.log_head: _head,
@@ -380,6 +386,8 @@ _CHECKS: Mapping[Table, Callable[[AnyRow, _Known], None]] = {
     tables.redactions: _redaction,
     tables.archived: _archived,
     tables.epoch_files: _epoch_file,
+    tables.kafka_partitions: _kafka_partition,
+    tables.parked_records: _parked,
     tables.generations: _generation,
     tables.live: _live,
     tables.derived: _step,

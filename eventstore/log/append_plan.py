@@ -81,6 +81,9 @@ class Append:
             or batch.load_begins
             or batch.load_steps
             or batch.quarantined
+            or batch.progress
+            or batch.parked
+            or batch.unparked
             or batch.undecoded  # its position counts: sent again, they would be stored twice
         )
 

@@ -32,7 +32,7 @@ from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import Fenced, IntegrityError, TransientError
 from tailrace.eventstore.log.append_plan import Append, content_hash, epoch_values, segment_values
 from tailrace.eventstore.log.wakeup import Waker
-from tailrace.eventstore.metadata import load_progress, quarantine, topics
+from tailrace.eventstore.metadata import kafka_progress, load_progress, quarantine, topics
 from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.model.info import EpochInfo, SourceState
 from tailrace.eventstore.model.partitioning import Partitioning, TopicIncarnation
@@ -191,6 +191,7 @@ class EpochCommit:
         content = content_hash(plan)
         epoch, before, declared = topics.next_epoch(connection)
         declared = declared.plus(self._declare(connection, plan, epoch))
+        declared = declared.plus(kafka_progress.write(connection, plan.batch))
         values = epoch_values(plan, epoch, before, content, declared.text)
         topics.add_epoch(connection, values)
         files = [segment_values(part, epoch) for part in plan.parts if part.path is not None]

@@ -14,9 +14,10 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
 from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.metadata import kafka_progress, topics
 from tailrace.eventstore.metadata.epochs import Epoch, EpochFilter, Timeline
 from tailrace.eventstore.model.info import SourceState, TopicInfo
+from tailrace.eventstore.model.kafka import PartitionProgress
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
@@ -137,6 +138,13 @@ def _at_chained_position(source: SourceState, last: Epoch | None, confirmed: int
         hint="the catalog was changed from outside, or restored in part: restore all of it from one backup; "
         f"if there is none, `tailrace source repair {source.name}` compares every table with the log",
     )
+
+
+def chained_partitions(log: Log, source: str) -> list[PartitionProgress]:
+    """How far the partitions of a Kafka source are, as the chain of epochs covers it. Raises IntegrityError."""
+    with log.catalog.read() as connection:
+        _require_chained(connection, topics.head_epoch(connection))
+        return kafka_progress.partitions(connection, source)
 
 
 def new_term(log: Log, source: str, confirmed: int | None) -> Row[*tuple[Any, ...]]:

@@ -135,6 +135,16 @@ class SourceWriter:
                 connection.execute(update(table).where(*mine).values(timeline=timeline))
             self._state = replace(self._state, timeline=timeline)
 
+    def set_slot(self, slot: str, publication: str) -> None:
+        """Record from which slot the source is captured. Raises Fenced when another writer took over."""
+        table = tables.sources
+        with self._log.catalog.write() as connection:
+            mine = (table.c.name == self._state.name, table.c.term == self._state.term)
+            values = {"slot": slot, "publication": publication}
+            if connection.execute(update(table).where(*mine).values(values)).rowcount != 1:
+                raise fenced_error(self._state)
+        self._state = replace(self._state, slot=slot, publication=publication)
+
     def advance(self, end_lsn: int, through_lsn: int) -> None:
         """Record that everything committing below ``through_lsn`` is in the log (idle keepalives). Never backwards."""
         self.append(EpochBatch(self._state.name, self._state.commit_lsn, end_lsn, through_lsn))

@@ -5,6 +5,8 @@ Each of these rows has a digest. ``topics.declared`` is the sum over a topic's r
 topics. An epoch keeps what the head said as of itself, under its hash. New topics come between two epochs and are
 numbered in the order in which they come, so an epoch's sum is that of the topics up to its number.
 
+To the head's sum also belong the rows that say how far topics of Kafka are (``metadata.kafka_progress``).
+
 A sum, because a change of one row subtracts a digest and adds one, however many topics there are.
 """
 
@@ -30,7 +32,13 @@ _COVERED: Mapping[Table, Sequence[str]] = {
     tables.topics: ("id", "name", "source", "kind", "partitioning", "complete_since", "reason"),
     tables.topic_schemas: ("topic_id", "version", "epoch", "definition"),
     tables.incomplete: ("topic_id", "from_epoch", "to_epoch", "reason"),
-}
+    tables.kafka_partitions: (
+        "source", "topic", "partition", "topic_id", "next_offset", "commit_lsn", "row_lsn", "snapshot",
+    ),
+    tables.parked_records: (
+        "source", "topic", "partition", "record_offset", "reason", "key", "value", "parked_at",
+    ),
+}  # fmt: skip
 _MODULUS = 1 << 256
 _SUM = re.compile(r"[0-9a-f]{64}")
 _TEXT = re.compile(rf"(0|[1-9]\d{{0,18}}):({_SUM.pattern})")
@@ -39,7 +47,8 @@ CHANGED = "its row, those in topic_schemas or those in incomplete are not what t
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """``log_head.declared`` and ``epochs.declared``: the highest id of a topic, and the sum over all topics."""
+    """``log_head.declared`` and ``epochs.declared``: the highest id of a topic, and the sum over all topics and
+    rows of ``kafka_progress``."""
 
     highest: int = 0
     total: int = 0

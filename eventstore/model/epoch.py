@@ -9,6 +9,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from tailrace.eventstore.model.kafka import ParkedRecord, PartitionProgress, RecordPlace
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PreparedSegment
 from tailrace.eventstore.model.topic import TopicId
@@ -35,6 +36,8 @@ class EpochBatch:
     the source's own (``TopicInfo.published``). ``quarantined`` become incomplete because their rows cannot be decoded;
     ``undecoded`` are frames that came for such topics, ``released`` the numbers of stored ones that this epoch decodes.
     ``incarnation``: a new life of the source begins with this epoch, whose LSNs have nothing to do with those before.
+    ``progress``: how far partitions of Kafka topics are with this epoch; ``parked`` are records that could not be read,
+    ``unparked`` earlier ones that are so no longer.
     ``begins``: it ends the first load, and is an epoch even without rows, so that the chain has the position.
     """
 
@@ -57,6 +60,9 @@ class EpochBatch:
     released: Sequence[tuple[TopicId, int]] = ()
     incarnation: Incarnation | None = None
     begins: bool = False
+    progress: Sequence[PartitionProgress] = ()
+    parked: Sequence[ParkedRecord] = ()
+    unparked: Sequence[RecordPlace] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ Sources: float8out/float4out (utils/adt/float.c, common/d2s.c, f2s.c), array_out
 from __future__ import annotations
 
 import math
-import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -16,12 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 # From this decimal exponent on the shortest-exact output switches to scientific notation (d2s.c, f2s.c).
 _SCIENTIFIC_DOUBLE = 15
 _SCIENTIFIC_FLOAT = 6
 _SCIENTIFIC_BELOW = -4
-_QUOTED_ITEM = re.compile(r'[{}",\\ \t\n\r\v\f]')  # array_isspace knows no other
+_QUOTED_ITEM = r'^$|^(?i:null)$|[{}",\\ \t\n\r\v\f]'  # array_isspace knows no other
 
 
 def postgres_texts(column: pa.Array) -> pa.Array:
@@ -97,22 +97,19 @@ def _digits(value: np.float32 | np.float64) -> str:
 
 
 def _arrays(column: pa.Array) -> pa.Array:
-    items = postgres_texts(pc.list_flatten(column)).to_pylist()
-    lengths = pc.list_value_length(column).to_pylist()
-    texts: list[str | None] = []
-    at = 0
-    for length in lengths:
-        if length is None:
-            texts.append(None)
-            continue
-        texts.append("{" + ",".join(_item(item) for item in items[at : at + length]) + "}")
-        at += length
-    return pa.array(texts, pa.string())
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    texts = array_texts(offsets, postgres_texts(pc.list_flatten(column)))
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, texts.type))
 
 
-def _item(text: str | None) -> str:
-    if text is None:
-        return "NULL"
-    if not text or text.upper() == "NULL" or _QUOTED_ITEM.search(text):
-        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return text
+def array_texts(offsets: NDArray[np.int32], items: pa.Array) -> pa.Array:
+    """array_out of one dimension, of the texts of all elements, null for NULL; the ``offsets``
+    say where each array begins and ends."""
+    plain = pc.fill_null(items, "NULL")
+    quoted = pc.fill_null(pc.match_substring_regex(items, _QUOTED_ITEM), False)
+    if pc.any(quoted, min_count=0).as_py():
+        escaped = pc.replace_substring(pc.replace_substring(plain, "\\", "\\\\"), '"', '\\"')
+        plain = pc.if_else(quoted, pc.binary_join_element_wise('"', escaped, '"', ""), plain)
+    inner = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), plain), ",")
+    return pc.binary_join_element_wise("{", inner, "}", "")

@@ -87,6 +87,16 @@ class TopicId:
         return self.parts[0]
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it is one of Tailrace's own, of which no source has rows: where rows of Kafka stood."""
+        return self.parts[1] == "pg_kafka"
+
+    @property
+    def is_events(self) -> bool:
+        """Whether it is one of domain events."""
+        return len(self.parts) == 2
+
+    @property
     def text(self) -> str:
         return ".".join(
             part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in self.parts

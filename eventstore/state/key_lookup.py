@@ -70,8 +70,7 @@ def changed_keys(
     parts = [
         rows for unit in _decode_units(storage, refs, versions, layout, lambda rows: rows) for rows in unit
     ]
-    ops = np.concatenate([part.ops for part in parts]) if parts else np.empty(0, np.uint8)
-    if (ops == TRUNCATE).any():
+    if _has_truncate(parts):
         return ChangedKeys(np.empty(0, np.int64), None, truncated=True)
     hashes = np.unique(np.concatenate([part.hashes for part in parts])) if parts else np.empty(0, np.int64)
     if any(not part.raw.empty for part in parts):
@@ -241,12 +240,8 @@ def _decode_units(
     if len(units) < 2:
         yield from map(decode, units)
         return
-    workers = min(len(units), os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers, "tailrace-decode") as pool:
-        try:
-            yield from pool.map(decode, units)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(os.cpu_count(), "tailrace-decode") as pool:
+        yield from pool.map(decode, units)  # what it has not begun when its consumer stops, it leaves
 
 
 def _units(refs: Iterable[SegmentRef]) -> Iterator[tuple[SegmentRef, tuple[int, ...] | None]]:

@@ -58,7 +58,10 @@ class LocalStorage(Storage):
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.rename(partial, target)
+            try:
+                os.rename(partial, target)
+            except FileNotFoundError:  # another process made it meanwhile
+                raise taken_error(str(target)) from None
             _sync_folder(target.parent)
         except OSError as error:
             raise _explain(error, target) from error

@@ -12,32 +12,58 @@ Events reach the log through the write-ahead log like every other change: no sec
 and the event of one transaction are in one epoch. May import model, disclosure and errors.
 """
 
-from tailrace.eventstore.streams.append import (
+from tailrace.eventstore.streams.append import append
+from tailrace.eventstore.streams.deciding.aggregate import Aggregate, on
+from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
+from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
+from tailrace.eventstore.streams.deciding.snapshots import Every
+from tailrace.eventstore.streams.deciding.transactions import position
+from tailrace.eventstore.streams.load import Recorded, load, load_all
+from tailrace.eventstore.streams.models.event_types import event, event_type_of, model_of
+from tailrace.eventstore.streams.models.reshape import Json
+from tailrace.eventstore.streams.models.upcasters import RawEvent, upcast, upcaster
+from tailrace.eventstore.streams.outcomes import (
     ANY,
     NO_STREAM,
     STREAM_EXISTS,
     Appended,
     Conflict,
     Expected,
-    append,
 )
-from tailrace.eventstore.streams.event_types import EventType, event, event_type_of, model_of
-from tailrace.eventstore.streams.load import Recorded, load
+from tailrace.eventstore.streams.rows import EventType
+from tailrace.eventstore.streams.several import AppendTo, append_all
 from tailrace.eventstore.streams.stream import Stream
 
 __all__ = [
     "ANY",
     "NO_STREAM",
     "STREAM_EXISTS",
+    "Aggregate",
+    "AppendTo",
     "Appended",
+    "Committed",
     "Conflict",
+    "Decider",
     "EventType",
+    "Every",
     "Expected",
+    "Handled",
+    "Json",
+    "RawEvent",
     "Recorded",
+    "Rejected",
     "Stream",
     "append",
+    "append_all",
     "event",
     "event_type_of",
+    "handle",
     "load",
+    "load_all",
     "model_of",
+    "on",
+    "position",
+    "state_of",
+    "upcast",
+    "upcaster",
 ]

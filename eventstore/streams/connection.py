@@ -2,65 +2,95 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
 
 import psycopg
 from psycopg.rows import tuple_row
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
-from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError, manual_page
+from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
 
-AnyConnection = psycopg.Connection[Any] | Connection | Session
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, TextClause
+    from sqlalchemy.orm import Session
+
+DatabaseConnection: TypeAlias = "psycopg.Connection[Any] | Connection | Session"
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _NOT_INSTALLED = {"42883", "3F000", "42P01"}  # no such function, schema, table
 _FORBIDDEN = "42501"
 
+# What an application that appends and loads needs.
+GRANTS: Final = (
+    "GRANT USAGE ON SCHEMA tailrace TO {role};",
+    "GRANT EXECUTE ON FUNCTION tailrace.append_one, tailrace.append_many, tailrace.append_streams,"
+    " tailrace.append_events, tailrace.put_snapshot TO {role};",
+    "GRANT SELECT ON tailrace.events, tailrace.snapshots TO {role};",
+)
+
 
 def run(
-    connection: AnyConnection, query: LiteralString, values: Mapping[str, object]
+    connection: DatabaseConnection, query: LiteralString, values: Mapping[str, object]
 ) -> Sequence[tuple[Any, ...]]:
     """Rows of a query with ``%(name)s`` parameters. Never commits, never rolls back.
 
     Raises OperatorError when schema tailrace is missing or may not be used, UsageError for a connection that is not
     to Postgres. Every other error of the server is the caller's, as the library raises it: it is his transaction.
     """
+    if not isinstance(connection, psycopg.Connection):
+        return _run_on_sqlalchemy(connection, query, values)
     try:
-        if isinstance(connection, psycopg.Connection):
-            with connection.cursor(row_factory=tuple_row) as cursor:
-                return cursor.execute(query, values).fetchall()
-        if not isinstance(connection, (Connection, Session)):
-            raise UsageError(
-                f"a {type(connection).__name__} is not a connection that events can be appended on",
-                hint="pass a psycopg Connection, or a SQLAlchemy Connection or Session",
-            )
-        bind = connection.get_bind() if isinstance(connection, Session) else connection
-        if bind.dialect.name != "postgresql":
-            raise UsageError(
-                f"domain events live in Postgres, this connection is to {bind.dialect.name}",
-                hint="pass a connection to the source database",
-            )
-        return [tuple(row) for row in connection.execute(text(_PARAMETER.sub(r":\1", query)), dict(values))]
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(query, values).fetchall()
     except psycopg.Error as error:
         raise _translate(error.sqlstate) or error from None
-    except DBAPIError as error:
-        raise _translate(getattr(error.orig, "sqlstate", None)) or error from None
+
+
+def _run_on_sqlalchemy(
+    connection: Connection | Session, query: LiteralString, values: Mapping[str, object]
+) -> Sequence[tuple[Any, ...]]:
+    """Only who hands in one of its connections has it imported: importing it takes longer than all of the rest."""
+    if "sqlalchemy" in sys.modules:
+        from sqlalchemy import Connection
+        from sqlalchemy.exc import DBAPIError
+        from sqlalchemy.orm import Session
+
+        if isinstance(connection, (Connection, Session)):
+            bind = connection.get_bind() if isinstance(connection, Session) else connection
+            if bind.dialect.name != "postgresql":
+                raise UsageError(
+                    f"domain events live in Postgres, this connection is to {bind.dialect.name}",
+                    hint="pass a connection to the source database",
+                )
+            try:
+                return [tuple(row) for row in connection.execute(_text(query), dict(values))]
+            except DBAPIError as error:
+                raise _translate(getattr(error.orig, "sqlstate", None)) or error from None
+    raise UsageError(
+        f"a {type(connection).__name__} is not a connection that events can be appended on",
+        hint="pass a psycopg Connection, or a SQLAlchemy Connection or Session",
+    )
+
+
+@functools.cache
+def _text(query: LiteralString) -> TextClause:
+    from sqlalchemy import text
+
+    return text(_PARAMETER.sub(r":\1", query))
 
 
 def _translate(state: str | None) -> TailraceError | None:
     if state in _NOT_INSTALLED:
         return OperatorError(
-            "this database has no tables for domain events (schema tailrace)",
+            "this database has no tables for domain events (schema tailrace), or those of an earlier release",
             hint="run: tailrace init --events",
         )
     if state == _FORBIDDEN:
         return OperatorError(
             "this user may not use domain events (schema tailrace)",
-            hint="grant an application's privileges; see "
-            + manual_page("capture/setting-up-a-source.md", "The tables of domain events"),
+            hint="as the owner of the tables: " + " ".join(GRANTS).format(role="APPLICATION"),
         )
     return None

@@ -1,30 +1,26 @@
-"""Read a stream back from the database it was appended in."""
+"""Read a stream back from where it was appended."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, Generic
 from uuid import UUID
 
-from pydantic import BaseModel
-
-from tailrace.eventstore.streams.connection import AnyConnection, run
-from tailrace.eventstore.streams.event_types import EventType, Model, decode
+from tailrace.eventstore.streams.models.event_types import Model
+from tailrace.eventstore.streams.models.upcasters import Place, read_events
+from tailrace.eventstore.streams.rows import EventType, Row
+from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
-
-_LOAD = """
-SELECT version, type, schema_version, CAST(data AS text), CAST(metadata AS text), event_id, recorded_at
-FROM tailrace.events
-WHERE category = %(category)s AND stream = %(stream)s AND version >= %(from_version)s
-ORDER BY version
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Generic[Model]):
-    """One stored event. ``version`` is its place in the stream, from 1; ``data`` an instance of the declared model."""
+    """One stored event. ``version`` is its place in the stream, from 1; ``data`` an instance of the declared model, and
+    ``type`` that model's. Where an upcaster split the stored event, each has a ``part``, from 0."""
 
     stream: Stream
     version: int
@@ -33,26 +29,55 @@ class Recorded(Generic[Model]):
     metadata: dict[str, Any]
     event_id: UUID
     recorded_at: datetime
+    part: int = 0
 
 
-def load(connection: AnyConnection, stream: Stream, from_version: int = 1) -> list[Recorded[BaseModel]]:
-    """The stream's events from ``from_version`` on, in order; empty when it has none.
+def load(
+    connection: AnyConnection,
+    stream: Stream,
+    from_version: int = 1,
+    to_version: int | None = None,
+    until: datetime | None = None,
+) -> list[Recorded[Any]]:
+    """The stream's events from ``from_version`` on, in order; empty when it has none. Up to ``to_version``, and up to
+    the last one that was recorded at ``until`` or before.
 
     Sees what the caller's transaction sees, its own appends included. Raises UsageError when an event's name is not
     declared, IntegrityError when its data do not fit the model, OperatorError when schema tailrace is missing.
     """
-    values = {"category": stream.category, "stream": stream.id, "from_version": from_version}
+    rows = keeper_of(connection).read(stream, from_version, to_version)
+    return [each for row in up_to(rows, until) for each in recorded(stream, row)]
+
+
+def load_all(
+    connection: AnyConnection, category: str, prefix: str = "", page: int = 1000
+) -> Iterator[Recorded[Any]]:
+    """The events of a category's streams, or of those whose ids begin with ``prefix``: stream after stream, each in
+    order. ``page`` rows are in memory at a time.
+
+    Each page is a statement of its own: under READ COMMITTED later ones see what was appended meanwhile. Raises what
+    ``load`` raises.
+    """
+    keeper = keeper_of(connection)
+    after = ("", 0)
+    while rows := keeper.scan(category, prefix, after, page):
+        for id, row in rows:
+            yield from recorded(Stream(category, id), row)
+        after = (rows[-1][0], rows[-1][1].version)
+
+
+def up_to(rows: Iterable[Row], until: datetime | None) -> Iterable[Row]:
+    """Those before the first that was recorded later."""
+    return rows if until is None else takewhile(lambda row: row.recorded_at <= until, rows)
+
+
+def recorded(stream: Stream, row: Row) -> list[Recorded[Any]]:
+    """A stored row as today's code has it: mostly one event."""
+    found = read_events(
+        EventType(row.type, row.schema_version), row.data, Place(stream, row.version, row.event_id)
+    )
+    metadata = {} if row.metadata == "{}" else json.loads(row.metadata)
     return [
-        Recorded(
-            stream=stream,
-            version=version,
-            type=EventType(name, schema_version),
-            data=decode(EventType(name, schema_version), data),
-            metadata=json.loads(metadata),
-            event_id=event_id if isinstance(event_id, UUID) else UUID(event_id),
-            recorded_at=recorded_at,
-        )
-        for version, name, schema_version, data, metadata, event_id, recorded_at in run(
-            connection, _LOAD, values
-        )
+        Recorded(stream, row.version, kind, data, metadata, row.event_id, row.recorded_at, part)
+        for part, (kind, data) in enumerate(found)
     ]

@@ -12,13 +12,14 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel
 
 from tailrace.eventstore.model.redacted import ERASED, Erased, erased_ids
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
 from tailrace.eventstore.model.topic import Op, TopicId
-from tailrace.eventstore.streams.event_types import EventType, Model, decode, event_type_of
 from tailrace.eventstore.streams.load import Recorded
+from tailrace.eventstore.streams.models.event_types import Model, event_type_of
+from tailrace.eventstore.streams.models.upcasters import Place, is_upcast, read_events
+from tailrace.eventstore.streams.rows import EventType
 from tailrace.eventstore.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class TopicTable:
                 yield change(self.topic, row, names)
 
     @overload
-    def events(self) -> Iterator[Recorded[BaseModel]]: ...
+    def events(self) -> Iterator[Recorded[Any]]: ...
 
     @overload
     def events(self, *models: type[Model]) -> Iterator[Recorded[Model]]: ...
@@ -86,9 +87,7 @@ class TopicTable:
         """
         wanted = {event_type_of(model) for model in models if model is not Erased} if models else None
         for row in dicts(self.rows.select(_OF_EVENT)) if self.rows.num_rows else ():
-            found = recorded_event(self.topic, row, wanted, erased=not models or Erased in models)
-            if found is not None:
-                yield found
+            yield from recorded_events(self.topic, row, wanted, erased=not models or Erased in models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,28 +153,27 @@ def _drop_unknown(
     return {name: value for name, value in values.items() if name not in left_out}
 
 
-def recorded_event(
+def recorded_events(
     topic: TopicId, row: Mapping[str, Any], wanted: set[EventType] | None = None, *, erased: bool = True
-) -> Recorded[Any] | None:
-    """A row of a topic of domain events as an event; None for other operations and models than those ``wanted``
-    (None: all). ``erased``: one whose data were erased is wanted, whatever it was."""
+) -> list[Recorded[Any]]:
+    """A row of a topic of domain events as events: mostly one; none for other operations and models than those
+    ``wanted`` (None: all). ``erased``: one whose data were erased is wanted, whatever it was."""
     if row["_op"] not in (Op.CREATE, Op.READ):
-        return None
+        return []
     event = row["after"]
     kind = EventType(event["type"], event["schema_version"])
     gone = erased_ids(row["_raw"])
     data, metadata = (_COLUMN[name] not in gone for name in ("data", "metadata"))
-    if (wanted is not None and kind not in wanted) if data else not erased:
-        return None
-    return Recorded(
-        stream=Stream(topic.parts[-1], event["stream"]),
-        version=event["version"],
-        type=kind,
-        data=decode(kind, event["data"]) if data else ERASED,
-        metadata=json.loads(event["metadata"]) if metadata else {},
-        event_id=UUID(event["event_id"]),
-        recorded_at=event["recorded_at"],
-    )
+    if (wanted is not None and kind not in wanted and not is_upcast(kind)) if data else not erased:
+        return []
+    place = Place(Stream(topic.parts[-1], event["stream"]), event["version"], UUID(event["event_id"]))
+    found = read_events(kind, event["data"], place) if data else [(kind, ERASED)]
+    about = json.loads(event["metadata"]) if metadata else {}
+    return [
+        Recorded(place.stream, place.version, now, value, about, place.event_id, event["recorded_at"], part)
+        for part, (now, value) in enumerate(found)
+        if not data or wanted is None or now in wanted
+    ]
 
 
 def dicts(table: pa.Table) -> list[dict[str, Any]]:

@@ -20,7 +20,14 @@ from tailrace.eventstore.model.topic import Op, TopicId, TopicKind
 from tailrace.eventstore.streams.load import Recorded
 from tailrace.eventstore.subscriptions import dead_letters
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, dicts, recorded_event
+from tailrace.eventstore.subscriptions.batch import (
+    Batch,
+    Change,
+    change,
+    column_names,
+    dicts,
+    recorded_events,
+)
 from tailrace.eventstore.subscriptions.dead_letters import FailedEvent, ParkedEvent
 
 Handler = Callable[["Change | Recorded[Any]"], None]
@@ -45,7 +52,7 @@ class _Event:
     epoch: int
     key_hash: int
     key: str
-    value: Change | Recorded[Any] | None  # None: an event of no interest, passed
+    values: Sequence[Change | Recorded[Any]]  # none: of no interest; several: an upcaster split it
 
 
 class Owner(Protocol):
@@ -108,7 +115,7 @@ class Delivery:
             if waits:
                 failed.append(self._failure(event, 0, "waits behind an earlier event of its key"))
                 continue
-            error = self._attempt(event.value, stop)
+            error = self._attempt(event.values, stop)
             if error is None:
                 continue
             if stop.is_set():
@@ -122,21 +129,20 @@ class Delivery:
             event.offset, event.epoch, event.key_hash, event.key, attempts, error, self._keep_order
         )
 
-    def _attempt(self, value: Change | Recorded[Any] | None, stop: threading.Event) -> str | None:
-        """None when the handler took it; otherwise its last error."""
-        if value is None:
-            return None
-        error = self._once(value)
+    def _attempt(self, values: Sequence[Change | Recorded[Any]], stop: threading.Event) -> str | None:
+        """None when the handler took them; otherwise its last error."""
+        error = self._once(values)
         for pause in self._retries.pauses():
             if error is None or stop.wait(pause):
                 return error
             self._owner.alive()
-            error = self._once(value)
+            error = self._once(values)
         return error
 
-    def _once(self, value: Change | Recorded[Any]) -> str | None:
+    def _once(self, values: Sequence[Change | Recorded[Any]]) -> str | None:
         try:
-            self._handler(value)
+            for value in values:
+                self._handler(value)
         except Exception as error:  # noqa: BLE001 (whatever a handler raises is its answer)
             return f"{type(error).__name__}: {error}"
         return None
@@ -165,14 +171,14 @@ class Delivery:
                 if error is not None:
                     break
 
-    def _read(self, each: ParkedEvent) -> Change | Recorded[Any] | None:
+    def _read(self, each: ParkedEvent) -> Sequence[Change | Recorded[Any]]:
         log = self._owner.log
         wanted = {each.slot.partition: (each.offset, each.offset + 1)}
         for rows in log.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
             table = pa.Table.from_batches([rows])
             for event in _events(each.slot.topic, self._is_events(each.slot.topic), table):
-                return event.value
-        return None
+                return event.values
+        return ()
 
     def _events(self, batch: Batch) -> list[_Event]:
         return list(_events(batch.topic, self._is_events(batch.topic), batch.rows))
@@ -186,16 +192,16 @@ class Delivery:
 def _events(topic: TopicId, domain: bool, rows: pa.Table) -> Iterator[_Event]:
     names = column_names(rows.schema)
     for row in dicts(rows):
-        value = recorded_event(topic, row) if domain else change(topic, row, names)
+        values = recorded_events(topic, row) if domain else [change(topic, row, names)]
         key = json.dumps(row["key"], default=str, ensure_ascii=False)
-        yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, value)
+        yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, values)
 
 
 def _split_at_truncates(events: Sequence[_Event]) -> Iterator[list[_Event]]:
     """A truncate concerns every key: nothing runs beside it."""
     run: list[_Event] = []
     for event in events:
-        if isinstance(event.value, Change) and event.value.op is Op.TRUNCATE:
+        if any(isinstance(value, Change) and value.op is Op.TRUNCATE for value in event.values):
             yield run
             yield [event]
             run = []

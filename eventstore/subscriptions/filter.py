@@ -103,8 +103,10 @@ def is_pattern(text: str) -> bool:
 
 
 def matches(topic: TopicId, patterns: Sequence[str]) -> bool:
-    """Names or patterns with * and ?; one that starts with ``!`` leaves out."""
-    included = any(fnmatchcase(topic.text, each) for each in patterns if not each.startswith("!"))
+    """Names or patterns with * and ?; one that starts with ``!`` leaves out. Tailrace's own topics match what names
+    their schema."""
+    meant = [each for each in patterns if not topic.is_ours or topic.parts[1] in each]
+    included = any(fnmatchcase(topic.text, each) for each in meant if not each.startswith("!"))
     excluded = any(fnmatchcase(topic.text, each[1:]) for each in patterns if each.startswith("!"))
     return included and not excluded
 

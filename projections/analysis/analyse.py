@@ -30,6 +30,7 @@ from tailrace.projections.analysis.empty_inputs import (
     empty_inputs,
     with_unknown_columns,
 )
+from tailrace.projections.analysis.followed import followed
 from tailrace.projections.analysis.locality.rewritten import rewritten_json
 from tailrace.projections.analysis.locality.walk import prove
 from tailrace.projections.analysis.meaning.postgres_types import TextType, text_type
@@ -42,6 +43,7 @@ from tailrace.projections.analysis.plan_tree import (
 )
 from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watch_calls
 from tailrace.projections.analysis.spread import InputFacts, Proof
+from tailrace.projections.analysis.subqueries import describe_subqueries
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.read_plan import Planned, describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, Level
@@ -56,6 +58,7 @@ from tailrace.projections.definition.model import (
     State,
 )
 from tailrace.projections.definition.source import SourceLines
+from tailrace.projections.definition.sql.postgres.query import PostgresQuery
 from tailrace.projections.generations.result_input import ResultInput, live_of
 
 if TYPE_CHECKING:
@@ -88,7 +91,9 @@ class Analysis:
     """``schema`` is the result's, None when it depends on rows. ``not_local`` says why it cannot be refreshed by keys,
     ``findings`` what is wrong with it in any case, ``unstable`` which of these make an incremental refresh pointless.
     ``never_null``: its plan leaves out rows that have NULL for their key. ``types``: columns of the result
-    whose type Spark has not. ``inputs`` are those of the function, without rows."""
+    whose type Spark has not. ``inputs`` are those of the function, without rows. ``subqueries``: those of which a
+    refresh by keys asks whether their values changed, with the inputs that they read; ``apart``: the inputs that
+    nothing else reads."""
 
     schema: pa.Schema | None
     not_local: tuple[DefinitionFinding, ...]
@@ -97,6 +102,8 @@ class Analysis:
     never_null: bool = False
     types: Mapping[str, TextType] = field(default_factory=dict)
     inputs: Mapping[str, Planned] = field(default_factory=dict)
+    subqueries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str | None:
@@ -130,7 +137,7 @@ def upstream_of(
     found = {}
     for name, source in projection.inputs.items():
         if isinstance(source, Result) and source.projection in definitions:
-            read = definitions[source.projection]
+            read = followed(store, definitions[source.projection])
             analysis: Analysis | None = None
             try:
                 analysis = analyse(spark, store, read, upstream=upstream_of(spark, store, read, definitions))
@@ -217,6 +224,7 @@ def _analyse(
         found, types = faults(plan, proof, declared, nondeterministic_classes(result))
         if proof.obstacles:
             proof = _proof_rewritten(projection, result, declared) or proof
+        subqueries = describe_subqueries(projection, result) if "ScalarSubquery" in text else {}
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
@@ -230,6 +238,10 @@ def _analyse(
         (*(each.what for each in constants), *(each.what for each in found if each.kind in _UNSTABLE)),
         proof.never_null,
         types,
+        subqueries=subqueries,
+        apart=tuple(
+            name for name in projection.inputs if name in set().union(*subqueries.values()) - proof.inputs
+        ),
     )
 
 
@@ -343,6 +355,7 @@ def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
 def _text_types(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, dict[str, TextType]]:
     """Columns whose type Spark has not; ``after.price`` of changes."""
     found: dict[str, dict[str, TextType]] = {}
+    in_postgres = isinstance(projection.function, PostgresQuery)
     for name, planned in inputs.items():
         source = projection.inputs[name]
         if isinstance(planned, ResultInput) or planned.target.kind is not TopicKind.TABLE:
@@ -357,6 +370,8 @@ def _text_types(projection: Projection, inputs: Mapping[str, Planned]) -> dict[s
                     continue
                 known = text_type(column, shown, byte_order=projection.collation == "C")
                 if known is not None:
+                    if not in_postgres:  # a cast to string says there that the text itself is meant
+                        known = replace(known, cast_text="", kept_by_cast=False)
                     found[name][f"{row}.{column.name}" if row else column.name] = known
     return found
 
@@ -374,4 +389,4 @@ def bare_decimals(projection: Projection, lines: SourceLines) -> Iterator[Defini
             if _BARE_DECIMAL.fullmatch(ddl):
                 what = f"input {name!r}: {ddl} is decimal(10,0) in Spark: {column} loses what is behind its point"
                 hint = f'say how many digits: cast={{"{column}": "decimal(20,4)"}}'
-                yield DefinitionFinding("warn", what, hint, lines.input_place(name), name, column)
+                yield DefinitionFinding("warn", what, hint, lines.declared_place(name), name, column)

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from tailrace.eventstore.errors import TailraceError, TransientError
 from tailrace.projections.analysis.analyse import Analysis, Upstream, analyse, is_unbuilt, upstream_of
-from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
+from tailrace.projections.analysis.check_names import refused_as_unfollowed, wrong_in_result, wrong_names
+from tailrace.projections.analysis.followed import changed_names, followed
 from tailrace.projections.analysis.guards import columns_of, declaration_refusal, incomparable
 from tailrace.projections.analysis.renamed import say_renames
 from tailrace.projections.compute.compute import ambiguous_names
@@ -23,7 +24,14 @@ from tailrace.projections.compute.read_plan import describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.load import Mistake
-from tailrace.projections.definition.model import Input, Projection, ProjectionFailed, Result, State
+from tailrace.projections.definition.model import (
+    Input,
+    KnownColumns,
+    Projection,
+    ProjectionFailed,
+    Result,
+    State,
+)
 from tailrace.projections.definition.source import SourceLines
 from tailrace.projections.sinks.contract import CannotBuild, Sink, Target
 from tailrace.projections.sinks.open import open_sink
@@ -36,7 +44,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CheckReport:
     """``incremental`` is None where something before the plan is wrong. ``reasons`` speak against incremental
-    refreshes; ``whole`` are inputs whose changes have everything computed although others are followed by key.
+    refreshes; ``whole`` are inputs whose changes have everything computed although others are followed by key,
+    ``subqueries`` those whose values have it when they change.
     ``remarks`` are the sink's; ``notes`` what may be right as it is."""
 
     projection: str
@@ -45,6 +54,7 @@ class CheckReport:
     incremental: bool | None = None
     reasons: tuple[DefinitionFinding, ...] = ()
     whole: tuple[str, ...] = ()
+    subqueries: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -70,16 +80,19 @@ def mistake_reports(mistakes: Sequence[Mistake]) -> list[CheckReport]:
 
 def examine(ctx: ProjectionContext, projection: Projection) -> CheckReport:
     """Look at one projection as far as its mistakes, and a Spark that does not start, let one see."""
+    projection = followed(ctx.store, projection)
     report = CheckReport(projection.name, projection.place, ())
     findings = [*wrong_names(ctx.store, projection), *_unknown_projections(ctx, projection)]
     sound = _without_unknown(projection, findings)
-    findings += projection.unfollowed
+    findings += _changed_names(ctx, projection)
     sink = _open_sink(ctx, projection, findings)
     if sound is None:
-        return replace(report, findings=tuple(findings))
+        return replace(report, findings=(*_unfollowed(ctx, projection), *findings))
     failures: list[ProjectionFailed] = []
     try:
         upstream = upstream_of(ctx.spark, ctx.store, projection, ctx.projections)
+        if sound is projection and (expected := _expected_columns(ctx, projection, upstream)):
+            sound = projection = followed(ctx.store, projection, expected)
         unknown = list(_unknown_in_results(ctx, projection, upstream))
         sound = _without_unknown(sound, unknown) or sound
         findings += [*unknown, *_ambiguous_columns(ctx, sound)]
@@ -88,18 +101,23 @@ def examine(ctx: ProjectionContext, projection: Projection) -> CheckReport:
     except TransientError:
         raise  # Spark went away: that is no finding
     except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
-        findings += [_failure(ctx, projection, failure) for failure in (*failures, error)]
-        return replace(report, findings=tuple(findings))
-    findings += [_failure(ctx, projection, failure) for failure in failures]
+        others = error.others if isinstance(error, ProjectionFailed) else ()
+        findings += [_failure(ctx, projection, failure) for failure in (*failures, error, *others)]
+        return replace(report, findings=(*_unfollowed(ctx, projection), *findings))
+    findings += [*_unfollowed(ctx, projection), *(_failure(ctx, projection, each) for each in failures)]
     if sink is not None and analysis.schema is not None:
         report = replace(report, remarks=_check_sink(ctx, projection, sink, analysis.schema, findings))
     report = replace(report, findings=(*findings, *analysis.findings))
     if failures or sound is not projection:
         return report
     reasons = tuple(_reasons(ctx, projection, analysis))
-    whole = () if reasons else lineage_of(projection).unknown
-    notes = () if reasons or analysis.never_null else (_null_key(lineage_of(projection).key),)
-    return replace(report, incremental=not reasons, reasons=reasons, whole=whole, notes=notes)
+    if reasons:
+        return replace(report, incremental=False, reasons=reasons)
+    lineage = lineage_of(projection)
+    whole = tuple(name for name in lineage.unknown if name not in analysis.apart)
+    notes = () if analysis.never_null else (_null_key(lineage.key),)
+    subqueries = tuple(words for words, names in analysis.subqueries.items() if names)
+    return replace(report, incremental=True, whole=whole, subqueries=subqueries, notes=notes)
 
 
 def _null_key(key: Sequence[str]) -> str:
@@ -138,6 +156,20 @@ def _without_unknown(projection: Projection, findings: Sequence[DefinitionFindin
     return replace(projection, inputs=inputs)
 
 
+def _unfollowed(ctx: ProjectionContext, projection: Projection) -> tuple[DefinitionFinding, ...]:
+    """What does not follow from its query: a warning, unless it is to be refused."""
+    return refused_as_unfollowed(ctx.settings, projection) or projection.unfollowed
+
+
+def _changed_names(ctx: ProjectionContext, projection: Projection) -> list[DefinitionFinding]:
+    """Names in its query that meant something else at the last step of the generation that it refreshes."""
+    live = ctx.live(projection.name)
+    if live is None or ctx.is_frozen(live) or live.pin is not None:
+        return []
+    last = ctx.store.steps.last(live.projection, live.number)
+    return changed_names(ctx.store, projection, last) if last is not None else []
+
+
 def _unknown_projections(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
     """Projections that it reads and that nobody knows."""
     lines = SourceLines.of(projection)
@@ -148,7 +180,20 @@ def _unknown_projections(ctx: ProjectionContext, projection: Projection) -> Iter
             defined = f"defined are {', '.join(ctx.projections)}"
             hint = did_you_mean(source.projection, ctx.projections) or defined
             what = f"input {name!r}: there is no projection {source.projection}"
-            yield DefinitionFinding("fail", what, hint, lines.input_place(name), name)
+            yield DefinitionFinding("fail", what, hint, lines.declared_place(name), name)
+
+
+def _expected_columns(
+    ctx: ProjectionContext, projection: Projection, upstream: Mapping[str, Upstream]
+) -> KnownColumns:
+    """The columns of results that were never built, as far as the definitions of these tell."""
+    return {
+        name: read.analysis.schema.names
+        for name, read in upstream.items()
+        if is_unbuilt(ctx.store, projection.inputs[name])
+        and read.analysis is not None
+        and read.analysis.schema is not None
+    }
 
 
 def _unknown_in_results(
@@ -174,7 +219,7 @@ def _ambiguous_columns(ctx: ProjectionContext, projection: Projection) -> Iterat
                 " the function can name none of them"
             )
             hint = f'choose one: {name}=State(…, columns=("{columns[0]}", …))'
-            yield DefinitionFinding("warn", what, hint, lines.input_place(name), name)
+            yield DefinitionFinding("warn", what, hint, lines.declared_place(name), name)
 
 
 def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[DefinitionFinding]:
@@ -215,8 +260,12 @@ def _failure(ctx: ProjectionContext, projection: Projection, error: Exception) -
     if not isinstance(error, TailraceError):
         error = unforeseen_error(projection, "being examined", error)
     own = f"projection {projection.name!r} "
-    place = (error.place if isinstance(error, ProjectionFailed) else "") or projection.place
+    place, lacks_key = projection.place, False
+    if isinstance(error, ProjectionFailed):
+        place, lacks_key = error.place or place, bool(error.unknown)
     message = error.message.removeprefix(own).removeprefix(f"({place}): ").removeprefix(f"{place}: ")
+    if lacks_key:
+        place = SourceLines.of(projection).declared_place("key")
     return DefinitionFinding("fail", message, error.hint, place, exit_code=error.exit_code)
 
 
@@ -226,7 +275,8 @@ def _open_sink(
     try:
         return open_sink(projection.sink, ctx.settings)
     except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
-        findings.append(_failure(ctx, projection, error))
+        place = SourceLines.of(projection).declared_place("sink")
+        findings.append(replace(_failure(ctx, projection, error), place=place))
         return None
 
 
@@ -247,10 +297,9 @@ def _check_sink(
     try:
         return tuple(sink.check(target))
     except CannotBuild as error:
+        place = SourceLines.of(projection).declared_place("sink")
         findings += [
-            DefinitionFinding(
-                "fail", f"sink: {problem}", error.hint, projection.place, exit_code=error.exit_code
-            )
+            DefinitionFinding("fail", f"sink: {problem}", error.hint, place, exit_code=error.exit_code)
             for problem in error.problems
         ]
     except Exception as error:  # noqa: BLE001

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.topic import TopicKind
+from tailrace.projections.analysis.followed import followed
 from tailrace.projections.analysis.renamed import rename_of
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
@@ -30,7 +32,8 @@ def check(store: Store, settings: Settings, projection: Projection) -> Sink:
     Raises UsageError naming the projection, the place and the first thing that is wrong. Incomplete topics are no
     mistake: reading them raises IncompleteTopic, which ``run`` waits out.
     """
-    for found in wrong_names(store, projection):
+    projection = followed(store, projection)
+    for found in (*wrong_names(store, projection), *refused_as_unfollowed(settings, projection)):
         raise UsageError(f"projection {projection.name!r} ({found.place}): {found.what}", hint=found.hint)
     try:
         return open_sink(projection.sink, settings)
@@ -40,11 +43,17 @@ def check(store: Store, settings: Settings, projection: Projection) -> Sink:
         ) from None
 
 
+def refused_as_unfollowed(settings: Settings, projection: Projection) -> tuple[DefinitionFinding, ...]:
+    """What does not follow from a query, where that is no warning but a mistake."""
+    refused = settings.projections.on_unfollowed == "error"
+    return tuple(replace(each, level="fail") for each in projection.unfollowed) if refused else ()
+
+
 def wrong_names(store: Store, projection: Projection) -> Iterator[DefinitionFinding]:
     """Every topic and column that a projection names and the log does not have, or has as something else."""
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
-        place = lines.input_place(name)
+        place = lines.declared_place(name)
         if isinstance(source, Result):
             if live_of(store, source.projection) is not None:  # one that was never built has to be waited for
                 known = describe_result(store, source.projection).schema.names
@@ -69,7 +78,7 @@ def wrong_in_result(
     projection: Projection, name: str, source: Result, known: Sequence[str]
 ) -> Iterator[DefinitionFinding]:
     """Columns that an input names and the result, which has those ``known``, does not have."""
-    place = SourceLines.of(projection).input_place(name)
+    place = SourceLines.of(projection).declared_place(name)
     for column in dict.fromkeys((*affected_columns(source), *_through_columns(projection, name))):
         if column not in known:
             what = (

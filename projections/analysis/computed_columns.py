@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tailrace.projections.analysis.expressions import is_float
+from tailrace.projections.analysis.expressions import is_float, root
 from tailrace.projections.analysis.plan_tree import Node, nondeterministic_classes, plan_json, read
 from tailrace.projections.analysis.spread import ComputedColumn, Shape
 from tailrace.projections.analysis.unstable_functions import UNSTABLE
@@ -58,8 +58,11 @@ def describe_computed(
             )
         if is_float(expression) or field.dataType.typeName() in ("float", "double") or _is_collated(field):
             continue  # equal values differ: no key
-        shape = shape_of(expression, lambda attribute: attribute.name)
-        found[each] = ComputedColumn(shape, frozenset(_names(expression)), not field.nullable)
+        (column,) = _attributes(expression) if isinstance(root(expression), int) else [expression]
+        shape = shape_of(column, lambda attribute: attribute.name)
+        found[each] = ComputedColumn(
+            shape, frozenset(node.name for node in _attributes(expression)), not field.nullable
+        )
     return found
 
 
@@ -76,8 +79,8 @@ def _is_collated(field: Any) -> bool:
     return " collate " in field.dataType.simpleString()
 
 
-def _names(expression: Node) -> Iterable[str]:
-    return (node.name for node in expression.walk() if node.kind == "AttributeReference")
+def _attributes(expression: Node) -> Iterable[Node]:
+    return (node for node in expression.walk() if node.kind == "AttributeReference")
 
 
 def shape_of(expression: Node, name_of: Callable[[Node], str]) -> Shape:

@@ -180,6 +180,10 @@ class _Search:
             return Fault("text", what, hint, use.calls, name, column)
         if typed:
             return Fault("text", what, kind.hint, use.calls, name, column)
+        if "cast to text" in use.words:
+            return Fault(
+                "text", what, f"write concat({column}) for the text that it prints", use.calls, name, column
+            )
         hint = f'F.col("{name}.{column}").cast("{kind.cast}")'
         if name in self.declared.states:
             hint = f'{name}=State(…, cast={{"{column}": "{kind.cast}"}})'

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.projections.analysis.locality.walk import MARK
 from tailrace.projections.compute.compute import define
 from tailrace.projections.compute.frames import cast_columns, shown_columns
 from tailrace.projections.compute.read_plan import Planned
+from tailrace.projections.compute.scalar_subqueries import marked
 from tailrace.projections.definition.model import Projection, ProjectionFailed, State
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def empty_inputs(
         frame = spark.range(1).mapInArrow(_refuse, from_arrow_schema(shown))
         if isinstance(source, State):
             frame = cast_columns(frame, projection, name, source)
-        frames[name] = frame.alias(MARK + name).alias(name)
+        frames[name] = marked(frame, name)
     return frames
 
 
@@ -74,7 +74,7 @@ def with_unknown_columns(
             if all(error.message != known.message for known in failures):
                 failures.append(error)
             added = frames[owner].withColumn(column, F.lit(None))
-            frames = {**frames, owner: added.alias(MARK + owner).alias(owner)}
+            frames = {**frames, owner: marked(added, owner)}
     return frames
 
 

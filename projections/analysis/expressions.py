@@ -182,11 +182,11 @@ def values_of(kind: str, parts: Sequence[_Part]) -> Sequence[_Part]:
     return parts
 
 
-def subqueries(expression: Node) -> Iterator[Node]:
-    """The plans of subqueries anywhere in an expression."""
+def subqueries(expression: Node) -> Iterator[tuple[Node, Node]]:
+    """The subqueries anywhere in an expression, with their plans."""
     for node in expression.walk():
         if node.kind in _SUBQUERIES and (plan := node.expression("plan")) is not None:
-            yield plan
+            yield node, plan
 
 
 def names_in(expression: Node) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from tailrace.eventstore.model.schema import TopicSchema
-from tailrace.projections.analysis.analyse import analyse
+from tailrace.projections.analysis.analyse import Analysis, analyse
 from tailrace.projections.compute.read_plan import Planned
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.lineage import Direct, Lineage, lineage_of
@@ -40,14 +40,12 @@ def declaration_refusal(projection: Projection) -> str | None:
     return None
 
 
-def plan_refusal(ctx: ProjectionContext, projection: Projection) -> tuple[str | None, bool]:
-    """What the plan of a projection's function says against following keys, None when nothing does; and whether it
-    leaves out rows that have NULL for their key. Needs Spark."""
+def plan_analysis(ctx: ProjectionContext, projection: Projection) -> Analysis | str:
+    """What the plan of a projection's function says, or why it has none. Needs Spark."""
     try:
-        analysis = analyse(ctx.spark, ctx.store, projection)
+        return analyse(ctx.spark, ctx.store, projection)
     except ProjectionFailed as error:
-        return error.message, False
-    return analysis.reason, analysis.never_null
+        return error.message
 
 
 def incomparable(

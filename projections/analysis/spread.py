@@ -88,6 +88,8 @@ class Spread:
 
 
 Rows = AllRows | UnknownRows | Spread
+Refusal = tuple[str, str]
+"""Why rows of different keys meet, and what to do."""
 
 
 def column_words(held: KeyColumn) -> str:
@@ -308,6 +310,12 @@ class ComputedColumn:
     columns: frozenset[str]
     never_null: bool = False
 
+    @property
+    def column(self) -> str | None:
+        """The one column that it is, when nothing but a cast that keeps every text is made of it."""
+        kind, *name = self.shape
+        return str(name[0]) if kind == "column" else None
+
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
@@ -334,12 +342,14 @@ class Obstacle:
 class Proof:
     """What was found. ``relations`` has every node of the plan; without ``obstacles`` it is local. ``again``: where a
     common table expression is read, its columns by their new ids. ``never_null``: rows whose inputs have NULL where
-    ``affects`` says the key is are left out of the result."""
+    ``affects`` says the key is are left out of the result. ``inputs`` are those that are read other than by scalar
+    subqueries that name no column around them."""
 
     relations: dict[Node, PlanRelation] = field(default_factory=dict)
     again: dict[Node, Mapping[int, int]] = field(default_factory=dict)
     obstacles: list[Obstacle] = field(default_factory=list)
     never_null: bool = False
+    inputs: set[str] = field(default_factory=set)
 
     def renames(self, node: Node) -> Iterator[tuple[int, int]]:
         """The columns that an operator gives another id, or one of several columns: the new id and the old one."""

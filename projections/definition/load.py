@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tailrace.eventstore.errors import TailraceError, UsageError
-from tailrace.eventstore.settings import OnUnfollowed, ProjectionSettings
+from tailrace.eventstore.settings import ProjectionSettings
 from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.definition.model import NOW, Input, Projection
 from tailrace.projections.definition.order import circle_of
@@ -172,20 +172,18 @@ def import_from(root: Path) -> Path:
 
 def load_configured(settings: ProjectionSettings, root: Path) -> dict[str, Projection]:
     """The projections that settings name. Raises what ``load_projections`` raises."""
-    return load_projections(settings.modules, root, settings.sql, settings.on_unfollowed)
+    return load_projections(settings.modules, root, settings.sql)
 
 
 def load_projections(
     modules: Iterable[str],
     root: Path | None = None,
     sql: Iterable[str | Path] = (),
-    on_unfollowed: OnUnfollowed = "warn",
 ) -> dict[str, Projection]:
     """Import the modules, read the ``.sql`` files (and folders of them), and return their projections by name, in order
     of definition.
 
-    ``root`` (default: the working folder) is put on ``sys.path``, and paths begin there. ``on_unfollowed``: whether a
-    query in SQL from which it does not follow what its inputs affect is a mistake. Raises UsageError for a module
+    ``root`` (default: the working folder) is put on ``sys.path``, and paths begin there. Raises UsageError for a module
     that is missing or does not import, a file that is missing or wrong, and for two projections of one name.
     """
     folder = import_from(root or Path.cwd())
@@ -197,7 +195,7 @@ def load_projections(
     for path in sql:
         with _report_module(str(path)):
             for file in _files(folder, path):
-                for defined in _load_file(file, on_unfollowed):
+                for defined in _load_file(file):
                     _add(found, defined)
     right = _without_mistakes(found)
     for defined in right.values():
@@ -247,7 +245,7 @@ def _files(folder: Path, path: str | Path) -> list[Path]:
     return found
 
 
-def _load_file(file: Path, on_unfollowed: OnUnfollowed) -> list[Projection]:
+def _load_file(file: Path) -> list[Projection]:
     """The projection of one file; none when the file does not say what it should be."""
     try:
         from tailrace.projections.definition.sql.load import load_sql
@@ -262,11 +260,8 @@ def _load_file(file: Path, on_unfollowed: OnUnfollowed) -> list[Projection]:
         raise UsageError(
             f"{relative_path(str(file))} cannot be read: {error}", hint="a definition is UTF-8 text"
         ) from None
-    defined, findings = loaded.projection, loaded.findings
-    if on_unfollowed == "error" and defined is not None:
-        findings += tuple(replace(each, level="fail") for each in defined.unfollowed)
-    _report(defined, loaded.name, loaded.file, findings)
-    return [defined] if defined is not None else []
+    _report(loaded.projection, loaded.name, loaded.file, loaded.findings)
+    return [loaded.projection] if loaded.projection is not None else []
 
 
 def _add(projections: dict[str, Projection], defined: Projection) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.retention import seconds_of
@@ -45,11 +45,12 @@ Affects = KeyColumn | tuple[KeyColumn, ...] | Mapping[str, KeyColumn] | Through 
 class ProjectionFailed(OperatorError):
     """The projection's own code or its output is at fault. Nothing reached the sink. Mend the function at the file and
     line of the message. ``unknown``: columns that its output should have and does not. ``place``: ``file:line:column``
-    where the message begins with it."""
+    where the message begins with it. ``others``: what else is wrong, whatever becomes of this."""
 
     def __init__(self, message: str, *, hint: str = "", unknown: Sequence[str] = (), place: str = "") -> None:
         super().__init__(f"{place}: {message}" if place else message, hint=hint)
         self.unknown, self.place = tuple(unknown), place
+        self.others: tuple[ProjectionFailed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,24 @@ class Result:
 Input = State | Changes | Events | Result
 
 
+KnownColumns = Mapping[str, Sequence[str]]
+"""The columns of inputs, as far as they are known."""
+
+
+class QueryNames(Protocol):
+    """What the names in a query in SQL mean, which the columns of its inputs decide."""
+
+    def followed(self, defined: Projection, known: KnownColumns) -> Projection:
+        """The projection with the ``affects`` that follow."""
+        ...
+
+    def changed_names(
+        self, defined: Projection, before: KnownColumns, now: KnownColumns
+    ) -> Iterator[DefinitionFinding]:
+        """The names that mean something else now."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """A function from DataFrames to one DataFrame, keyed, and the sink that its rows go to. Calling it calls the
@@ -157,6 +176,8 @@ class Projection:
     """File that defines it."""
     line: int = 0
     """Line of the file."""
+    names: QueryNames | None = field(default=None, repr=False, compare=False)
+    """Those of a query in SQL. Its ``affects`` are what follows from the text alone."""
     unfollowed: tuple[DefinitionFinding, ...] = ()
     """Warnings of a query in SQL, from which it does not follow which keys the rows of its inputs affect."""
 

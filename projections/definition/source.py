@@ -74,19 +74,19 @@ def _tree(file: str, text: str) -> ast.Module:
 @dataclass(frozen=True, slots=True)
 class SourceLines:
     """The places (``line:column``) of a function's calls by the name that is called (``join``, ``row_number``), and
-    those of the inputs in its decorator by their names."""
+    those of the inputs and other arguments in its decorator by their names."""
 
     file: str
     line: int
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, projection: Projection) -> SourceLines:
         """The lines of a projection's function; no calls when there is no source (an interactive session)."""
         function = inspect.unwrap(projection.function)
         if isinstance(function, SqlQuery):
-            return cls(function.file, function.line, function.calls, function.inputs)
+            return cls(function.file, function.line, function.calls, {**function.header, **function.inputs})
         code = function.__code__
         file, line = code.co_filename, code.co_firstlineno
         try:
@@ -106,9 +106,9 @@ class SourceLines:
         places = {place for name in names for place in self.calls.get(name, ())}
         return f"{self.file}:{places.pop() if len(places) == 1 else self.line}"
 
-    def input_place(self, name: str) -> str:
-        """``file:line:column`` where an input is declared."""
-        return f"{self.file}:{self.inputs.get(name, self.line)}"
+    def declared_place(self, name: str) -> str:
+        """``file:line:column`` where an input or another argument (``sink``, ``key``) is declared."""
+        return f"{self.file}:{self.declared.get(name, self.line)}"
 
 
 def _first_line(node: ast.FunctionDef) -> int:

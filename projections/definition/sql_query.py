@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class TableReference:
 class SqlQuery:
     """``text`` is the file with its header blanked, so that lines and columns are the file's. ``words`` are its tokens
     without comments and layout. ``calls`` are the places (``line:column``) of its functions and clauses, by the names
-    that DataFrames have for them; ``inputs`` those that declare them."""
+    that DataFrames have for them; ``inputs`` those that declare them, ``header`` those of all
+    that its header says (``key``, ``sink``)."""
 
     file: str
     line: int
@@ -39,6 +40,7 @@ class SqlQuery:
     calls: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, str]
     arguments: tuple[str, ...] = ()
+    header: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -82,6 +84,10 @@ class SqlQuery:
         if fragment and text.count(fragment) == 1:
             return f"{self.file}:{line}:{text.index(fragment) + 1}"
         return f"{self.file}:{line}"
+
+    def written(self, text: str, line: int) -> str:
+        """A subquery as its author wrote it, of which Spark has the ``text`` from a ``line`` of its own on."""
+        return text
 
 
 def spark_line(error: Exception) -> int | None:

@@ -47,13 +47,13 @@ def mistakes_of(defined: Projection) -> Iterator[DefinitionFinding]:
         yield DefinitionFinding("fail", what, hint, defined.place)
     for name, found in _argument_mistakes(defined):
         for what, hint in found:
-            yield DefinitionFinding("fail", what, hint, lines.input_place(name))
+            yield DefinitionFinding("fail", what, hint, lines.declared_place(name))
     for name, source in defined.inputs.items():
         wrong = list(wrong_values(source))
         for what, hint in wrong:
-            yield DefinitionFinding("fail", f"input {name!r}: {what}", hint, lines.input_place(name), name)
+            yield DefinitionFinding("fail", f"input {name!r}: {what}", hint, lines.declared_place(name), name)
         for what, hint in () if wrong else _input_mistakes(defined, name, source):
-            yield DefinitionFinding("fail", what, hint, lines.input_place(name), name)
+            yield DefinitionFinding("fail", what, hint, lines.declared_place(name), name)
 
 
 _Mistakes = Iterator[tuple[str, str]]

@@ -4,7 +4,7 @@ built it. So a deployment whose code does not even import can be rolled back."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
@@ -59,12 +59,16 @@ class SampleProof:
     """The proof that keys may be followed (``tailrace.projections.refresh.samples``). It holds for these ``versions``
     of the columns of the inputs' topics. ``failed``: why the generation must be computed in full; None: it need not be.
     ``trusted``: the author's word (``trust``) took the place of the plan. ``never_null``: the plan leaves out rows with
-    NULL for their key, so that they concern no row of the result."""
+    NULL for their key, so that they concern no row of the result. ``subqueries``: the scalar subqueries that are
+    constants as long as their values stay, in their author's words, with the inputs that they read (None: of a version
+    that did not look for them, and believed no more); ``apart``: the inputs that nothing else reads."""
 
     versions: Mapping[str, int]
     failed: str | None = None
     trusted: bool = False
     never_null: bool = False
+    subqueries: Mapping[str, Sequence[str]] | None = None
+    apart: Sequence[str] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

@@ -226,7 +226,7 @@ def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None
             f"the result of projection {name!r} at epoch {cut.epoch} is not known",
             hint=f"results are kept at the last steps only: tailrace run --once {name}",
         )
-    return _result_input(at.info, at.step)
+    return result_of(at.info, at.step)
 
 
 def describe_result(store: Store, name: str) -> ResultInput:
@@ -238,10 +238,11 @@ def describe_result(store: Store, name: str) -> ResultInput:
             f"projection {name!r} was never built, so its columns are not known",
             hint=f"tailrace rebuild {name}",
         )
-    return _result_input(info, None)
+    return result_of(info, None)
 
 
-def _result_input(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
+def result_of(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
+    """The result after a step of a generation; None: without rows."""
     files = files_of(step) if step else None
     buckets = files.buckets if files else {}
     return ResultInput(

@@ -106,7 +106,8 @@ class StepFiles:
 
     ``epoch_hash`` is the log's hash at the step's last epoch, for the sink's fence. ``rows`` counts those of the whole
     result. ``results`` are the generations of other projections whose results were read. ``kind``, ``reason`` and
-    ``keys`` say how the step was computed; a later run that only applies it records them.
+    ``keys`` say how the step was computed; a later run that only applies it records them. ``moves``: so many steps in a
+    row, this one among them, were full because the value of a scalar subquery changed, or was taken to have.
     """
 
     runs: tuple[DerivedFile, ...]
@@ -118,6 +119,7 @@ class StepFiles:
     kind: str = ""
     reason: str = ""
     keys: int | None = None
+    moves: int = 0
 
     @property
     def upserts(self) -> int:
@@ -155,6 +157,7 @@ class StepFiles:
             kind=data.get("kind", ""),
             reason=data.get("reason", ""),
             keys=data.get("keys"),
+            moves=data.get("moves", 0),
         )
 
 

@@ -15,6 +15,7 @@ from tailrace.eventstore.errors import NotOwner, TailraceError, UsageError
 from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.metadata.publications import needed_steps
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.context import ProjectionContext
@@ -57,11 +58,13 @@ def gc(
     """Drop generations of a projection that nobody needs, and files of drivers that died.
 
     Dropped are failed builds, builds that were cut off more than a day after they began, and retired generations except
-    ``keep`` of them; the one to roll back to is kept first. ``number`` drops that generation instead (a pinned one,
-    say), even if its sink does not exist any more: what that holds of it stays. ``report`` is called with each as it is
-    dropped. One that cannot be dropped does not stop the others; its error is raised last.
+    ``keep`` of them; the one to roll back to is kept first, and so is one that a publication goes on from. ``number``
+    drops that generation instead (a pinned one, say), even if its sink does not exist any more: what that holds of it
+    stays. ``report`` is called with each as it is dropped. One that cannot be dropped does not stop the others; its
+    error is raised last.
 
-    Raises UsageError for a live generation, one that is being built and an unknown name, and what the sink raises.
+    Raises UsageError for a live generation, one that is being built or published from, and an unknown name, and what
+    the sink raises.
     """
     ctx.check_known(name)
     reconcile_if_possible(ctx, name)
@@ -122,6 +125,12 @@ def _requested_generation(ctx: ProjectionContext, name: str, number: int) -> Gen
     if ctx.store.derived.live(name) == number:
         raise UsageError(f"generation {number} of {name!r} is live", hint="promote another one first")
     generation = ctx.generation(name, number)
+    if publication := _published_generations(ctx, name).get(number):
+        raise UsageError(
+            f"publication {publication} goes on from generation {number} of {name!r}",
+            hint=f"let it come to the live one: tailrace publish --once {publication}; or tailrace publish --forget"
+            f" {publication}",
+        )
     if generation.state is GenerationState.BUILDING:
         builder = attempts.give_up(ctx.store.catalog, name, number, timedelta(0))
         if builder:
@@ -132,10 +141,22 @@ def _requested_generation(ctx: ProjectionContext, name: str, number: int) -> Gen
 def _droppable_generations(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]:
     live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
     needed = (live, previous) if keep else (live,)
-    found = [generation for generation in ctx.generations(name) if generation.number not in needed]
+    published = _published_generations(ctx, name)
+    found = [
+        generation
+        for generation in ctx.generations(name)
+        if generation.number not in needed and generation.number not in published
+    ]
     retired = [generation for generation in found if generation.state is GenerationState.RETIRED]
     spare = max(0, keep - (previous is not None))
     return [*(retired[:-spare] if spare else retired), *(each for each in found if _is_lost(ctx, each))]
+
+
+def _published_generations(ctx: ProjectionContext, name: str) -> dict[int, str]:
+    """Those from which publications go on, with the name of one."""
+    return {
+        step.generation: publication for publication, step in needed_steps(ctx.store.groups_database, name)
+    }
 
 
 def _is_lost(ctx: ProjectionContext, generation: Generation) -> bool:

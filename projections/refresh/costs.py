@@ -35,6 +35,7 @@ LATEST = 5
 _REMEMBERED = 20
 _MANY = 1000
 _SHARE = 3
+_MOVES, _COMPARED_EVERY = 3, 4
 _NO_RESULT = "it has no result yet"
 
 
@@ -55,6 +56,12 @@ def too_costly(records: Sequence[RunRecord], keys: int, rows: int) -> str | None
         f"{keys:,} keys are affected: going by earlier refreshes, computing them takes about {expected:,.1f} s, "
         f"computing everything {everything:,.1f} s"
     )
+
+
+def moves_each_time(moves: int) -> bool:
+    """Whether values of subqueries changed so often in a row that they are not compared this time: that reads their
+    inputs twice, for nothing. Every fourth time they are, in case they settled. Pure."""
+    return moves >= _MOVES and moves % _COMPARED_EVERY != 0
 
 
 def _quickest(records: Sequence[RunRecord]) -> list[tuple[int, float]]:

@@ -1,5 +1,6 @@
 """One incremental step: the keys that changes affect, the function over their rows alone, and what differs there.
 
+  0. *Constant*: the values of its scalar subqueries over all rows are those of before (``subquery_values``).
   1. *Changed*: the source keys of the rows between two positions, deleted ones among them.
   2. *Affected*: the projection's keys in which rows of these source keys take part, before and now.
   3. *Restricted*: the rows of every input that take part in the affected keys, read on the driver.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,15 +42,22 @@ from tailrace.projections.compute.read_plan import (
     plan_reads,
     require_changes,
 )
-from tailrace.projections.definition.lineage import Direct, Lineage, Link, Path, lineage_of
+from tailrace.projections.compute.scalar_subqueries import SubqueryValue
+from tailrace.projections.definition.lineage import Direct, Lineage, Path, lineage_of
 from tailrace.projections.definition.model import Projection, ProjectionFailed, Result, State
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.generations.result_input import changed_keys_of
 from tailrace.projections.generations.step_files import KeySubset
-from tailrace.projections.refresh.plan import Cause
+from tailrace.projections.refresh.plan import Cause, NotIncremental
 from tailrace.projections.refresh.restricted_inputs import Inputs
-from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.refresh.step_input import StepInput, source_of
+from tailrace.projections.refresh.subquery_values import (
+    NO_SUBQUERIES,
+    Subqueries,
+    given_values,
+    unchanged_values,
+)
 from tailrace.projections.spark.errors import translate_errors
 
 if TYPE_CHECKING:
@@ -58,14 +66,6 @@ if TYPE_CHECKING:
 _SAMPLES_MAX = 3
 _CHANGES_MAX = 2_000_000
 """Rows of an input between two positions. Their key hashes are in memory."""
-
-
-class NotIncremental(Exception):
-    """A step cannot be taken incrementally. ``cause`` is the kind of the reason."""
-
-    def __init__(self, reason: str, cause: Cause) -> None:
-        super().__init__(reason)
-        self.cause: Cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +101,27 @@ class RefreshWindow:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalResult:
-    """An outcome for each bucket that may have one of the affected ``keys``."""
+    """An outcome for each bucket that may have one of the affected ``keys``. ``unchanged``: scalar subqueries whose
+    values stayed although what they read changed."""
 
     outcomes: list[BucketOutcome]
     keys: int
+    unchanged: tuple[str, ...] = ()
 
 
 Objection = Callable[[KeySet, set[str]], tuple[Cause, str] | None]
 """Why affected keys are not followed, given these keys and the inputs with NULL links; None when they are."""
 
 
-def reason_against(step: StepInput, from_epoch: int, changed: Sequence[str]) -> str | None:
+def reason_against(
+    step: StepInput, from_epoch: int, changed: Sequence[str], apart: Collection[str] = ()
+) -> str | None:
     """Why the log allows no incremental step from an epoch: something else than rows changed since. ``changed`` are the
-    topics and projections with new rows. Reads the catalog only."""
+    topics and projections with new rows; inputs ``apart`` need not say what they affect. Reads the catalog only."""
     store, projection = step.ctx.store, step.projection
     for name in lineage_of(projection).unknown:
-        source = projection.inputs[name]
-        what = f"projection {source.projection}" if isinstance(source, Result) else source.topic_id.text
-        if what in changed:
+        what = source_of(projection.inputs[name])
+        if what in changed and name not in apart:
             return f"{what} changed, and input {name} does not say what it affects"
     before = store.cut(from_epoch)
     for topic in projection.topics:
@@ -134,9 +137,14 @@ def reason_against(step: StepInput, from_epoch: int, changed: Sequence[str]) -> 
 
 
 def compute_incrementally(
-    step: StepInput, from_epoch: int, task: BucketTask, objection: Objection
+    step: StepInput,
+    from_epoch: int,
+    task: BucketTask,
+    objection: Objection,
+    subqueries: Subqueries = NO_SUBQUERIES,
 ) -> IncrementalResult:
-    """Take the step from ``from_epoch``, where the generation is: part of an attempt.
+    """Take the step from ``from_epoch``, where the generation is: part of an attempt. ``subqueries`` are those of which
+    the proof says that a refresh has to compare their values.
 
     Raises NotIncremental when it cannot be taken so, ProjectionFailed when the code is at fault or the output has a key
     that the lineage does not lead to, HistoryGone when changes that all of the result is computed of were removed. Then
@@ -148,26 +156,35 @@ def compute_incrementally(
     window = RefreshWindow.of(step, lineage, from_epoch)
     try:
         require_comparable(step, lineage, window.now)
+        held = unchanged_values(step, window.before.cut, subqueries)
         with _computed_keys_alone(lineage):
             affected = _affected_keys(step, lineage, window)
         if (refused := objection(affected, window.null_links)) is not None:
             cause, why = refused
             raise NotIncremental(why, cause)
         if not len(affected):
-            return IncrementalResult([], 0)
+            return IncrementalResult([], 0, held.compared)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
         with _computed_keys_alone(lineage):
             rows = window.now.rows_of_keys(affected)
-        found = restricted_result(step, lineage, rows, affected)
+        found = restricted_result(step, lineage, rows, affected, held.values)
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
+    outcomes = _written(projection, task, lineage, affected, found)
+    return IncrementalResult(outcomes, len(affected), held.compared)
+
+
+def _written(
+    projection: Projection, task: BucketTask, lineage: Lineage, affected: KeySet, result: pa.Table
+) -> list[BucketOutcome]:
+    """What differs, in files. None of them stays when a key is refused, or one cannot be written."""
     try:
-        outcomes = compare_buckets(task, lineage, affected, found)
+        outcomes = compare_buckets(task, lineage, affected, result)
         refuse_bad_keys(projection, outcomes)
     except BaseException:
         task.discard()
         raise
-    return IncrementalResult(outcomes, len(affected))
+    return outcomes
 
 
 def require_comparable(step: StepInput, lineage: Lineage, now: Inputs) -> None:
@@ -198,14 +215,14 @@ def _affected_keys(step: StepInput, lineage: Lineage, window: RefreshWindow) -> 
 def _keys_by_state(
     step: StepInput, source: State, name: str, path: Path, window: RefreshWindow
 ) -> list[KeySet]:
-    """The keys that changed rows of a table take part in."""
+    """The keys that changed rows of a table take part in. Columns of its own key are the same at both ends; where they
+    lead to rows of another input that changed, that input says where these led."""
     planned = window.now.plan_of(name)
     assert isinstance(planned, StateInput), "the source is a State"
     changed = _changed_keys(step, source, planned, window)
     if changed.cells is not None and set(path.needed) <= set(changed.cells):
         cells = pa.table({column: changed.cells[column] for column in path.needed or changed.cells})
-        rows = unpad(cells, planned.target.columns)
-        return _keys_by_own_columns(name, path, rows, window)
+        return [window.now.keys_of(name, unpad(cells, planned.target.columns))]
     return [
         side.keys_of(name, side.rows_by_source_key(name, changed.hashes, changed.cells))
         for side in window.ends
@@ -222,16 +239,9 @@ def _keys_by_result(
             f"more than {_CHANGES_MAX:,} rows of projection {source.projection} changed", "size"
         )
     if set(path.needed) <= set(changed.column_names):
-        return _keys_by_own_columns(name, path, changed, window)
+        return [window.now.keys_of(name, changed)]
     hashes = changed[HASH].combine_chunks().to_numpy()
     return [side.keys_of(name, side.rows_by_source_key(name, hashes)) for side in window.ends]
-
-
-def _keys_by_own_columns(name: str, path: Path, rows: pa.Table, window: RefreshWindow) -> list[KeySet]:
-    """The lineage goes by columns of the source's key, which are the same at both ends. Only where another input is
-    between do the ends differ."""
-    ends = window.ends if isinstance(path, Link) else (window.now,)
-    return [side.keys_of(name, rows) for side in ends]
 
 
 def _changed_keys(step: StepInput, source: State, planned: StateInput, window: RefreshWindow) -> ChangedKeys:
@@ -249,15 +259,20 @@ def _appended_rows(step: StepInput, planned: ChangesInput) -> pa.Table:
     rows = pa.concat_tables(
         read_changes(step.ctx.store.storage, planned, partition) for partition in range(planned.partitions)
     )
-    if not planned.as_events and pc.any(pc.equal(rows["_op"], "t"), min_count=0).as_py():
+    if not planned.as_events and pc.any(pc.equal(rows["_op"], "t")).as_py():
         raise NotIncremental(f"{planned.topic} was truncated", "input")
     return rows
 
 
 def restricted_result(
-    step: StepInput, lineage: Lineage, rows: Mapping[str, pa.Table | DataFrame], affected: KeySet
+    step: StepInput,
+    lineage: Lineage,
+    rows: Mapping[str, pa.Table | DataFrame],
+    affected: KeySet,
+    values: Sequence[SubqueryValue] = (),
 ) -> pa.Table:
-    """The function over ``rows``, the inputs restricted to some keys, in the columns of the generation.
+    """The function over ``rows``, the inputs restricted to some keys, with the ``values`` that its scalar subqueries
+    have over all rows, in the columns of the generation.
 
     Raises ProjectionFailed when it gives a row of another key, NotIncremental when keys cannot be computed of all rows.
     """
@@ -269,7 +284,7 @@ def restricted_result(
             name: local_frame(ctx.spark, projection, name, given) if isinstance(given, pa.Table) else given
             for name, given in rows.items()
         }
-    result = define(projection, inputs, step.cut.commit_ts)
+    result = given_values(projection, define(projection, inputs, step.cut.commit_ts), values)
     require_schema(projection, generation.schema, str(generation), result)
     count = sum(given.num_rows for given in rows.values() if isinstance(given, pa.Table))
     ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
@@ -335,5 +350,5 @@ def compare_buckets(
     def compare(bucket: int) -> BucketOutcome:
         return task.compare(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), some)
 
-    with ThreadPoolExecutor(os.cpu_count() or 1, "tailrace-compare") as pool:
+    with ThreadPoolExecutor(os.cpu_count(), "tailrace-compare") as pool:
         return list(pool.map(compare, touched))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from tailrace.eventstore.errors import HistoryGone, IncompleteTopic, TailraceError, TopicGone
 from tailrace.eventstore.model.position import Cut
+from tailrace.projections.analysis.followed import followed
 from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.compute.read_plan import require_changes
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.model import Projection, Through
+from tailrace.projections.definition.model import Projection, ProjectionFailed, Through
 from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.refresh.apply import missing_steps
@@ -41,7 +42,7 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
     cut = ctx.store.cut()
     selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     for name in refresh_order(ctx.projections, selected):
-        projection, live = ctx.projection(name), ctx.live(name)
+        projection, live = followed(ctx.store, ctx.projection(name)), ctx.live(name)
         decided: Plan
         if live is None:
             decided = Full(0, cut.epoch, "it was never built")
@@ -85,7 +86,7 @@ def _plan_live(
             require_changes(ctx.store, str(live), live.projection, live.inputs)
     except IncompleteTopic as error:
         return Nothing(error.message)
-    except (HistoryGone, TopicGone) as error:
+    except (HistoryGone, ProjectionFailed, TopicGone) as error:
         return Nothing(f"{error.message}; {error.hint}")
     return decided
 

@@ -23,10 +23,13 @@ from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
+from tailrace.eventstore.metadata.publications import needed_steps
 from tailrace.eventstore.model.position import Cut
+from tailrace.projections.analysis.followed import changed_names
 from tailrace.projections.analysis.guards import declaration_refusal
+from tailrace.projections.analysis.subqueries import any_of
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.model import Projection
+from tailrace.projections.definition.model import Projection, ProjectionFailed
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.result_input import (
     changed_results,
@@ -36,12 +39,13 @@ from tailrace.projections.generations.result_input import (
     reason_against_results,
 )
 from tailrace.projections.refresh.apply import apply
+from tailrace.projections.refresh.costs import moves_each_time
 from tailrace.projections.refresh.incremental import reason_against
 from tailrace.projections.refresh.plan import Cause, Nothing, Plan, plan
 from tailrace.projections.refresh.record import record_applied, record_failures, record_settled
-from tailrace.projections.refresh.samples import samples_against
+from tailrace.projections.refresh.samples import proof_of, samples_against
 from tailrace.projections.refresh.step import take_step
-from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.refresh.step_input import StepInput, source_of
 from tailrace.projections.spark.errors import unforeseen_error
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
@@ -75,8 +79,9 @@ class RefreshOutcome:
 
 
 def plan_generation(step: StepInput) -> Plan:
-    """What a refresh of the generation to the step's position would do. Starts no Spark."""
-    store, projection, generation = step.ctx.store, step.projection, step.generation
+    """What a refresh of the generation to the step's position would do. Starts no Spark. Raises ProjectionFailed when a
+    name in its query means something else than at the last step."""
+    store, projection, generation = step.ctx.store, step.definition, step.generation
     epoch = step.cut.epoch
     last = store.steps.last(generation.projection, generation.number)
     if last is None:
@@ -89,16 +94,31 @@ def plan_generation(step: StepInput) -> Plan:
     changed += [f"projection {name}" for name in results]
     if not changed:
         return plan(last.to_epoch, epoch, changed)
+    for found in changed_names(store, projection, last):
+        raise ProjectionFailed(found.what, hint=found.hint, place=found.place)
     redacted = erasures(store, step.ctx.topics(projection))
     erased = [topic.text for topic, at in redacted.items() if at > last.to_epoch]
-    return plan(last.to_epoch, epoch, changed, erased, _objection(step, last, changed))
+    proof = proof_of(step)
+    subqueries = (proof and proof.subqueries) or {}
+    moving = [
+        words
+        for words, names in subqueries.items()
+        if any(source_of(projection.inputs[name]) in changed for name in names)
+    ]
+    objection = _objection(step, last, changed, proof.apart if proof else ())
+    if objection is None and moving and moves_each_time(files_of(last).moves):
+        why = f"{any_of(moving)} is taken to have changed, as values of its subqueries did in the last refreshes"
+        objection = "subquery", why
+    return plan(last.to_epoch, epoch, changed, erased, objection, moving)
 
 
-def _objection(step: StepInput, last: DerivedRun, changed: Sequence[str]) -> tuple[Cause, str] | None:
+def _objection(
+    step: StepInput, last: DerivedRun, changed: Sequence[str], apart: Sequence[str]
+) -> tuple[Cause, str] | None:
     """The first reason against an incremental step, with its kind; the cheapest questions come first."""
     if why := declaration_refusal(step.projection):
         return "definition", why
-    if why := reason_against(step, last.to_epoch, changed):
+    if why := reason_against(step, last.to_epoch, changed, apart):
         return "input", why
     read = files_of(last).results
     if why := reason_against_results(step.ctx.store, step.projection, last.to_epoch, step.cut, read):
@@ -111,7 +131,7 @@ def _objection(step: StepInput, last: DerivedRun, changed: Sequence[str]) -> tup
 def plan_reachable(step: StepInput) -> tuple[Plan, Cut]:
     """What a refresh would do, and how far it would come: to the step's position, or as far as the results that it
     reads are."""
-    store, projection, wanted = step.ctx.store, step.projection, step.cut
+    store, projection, wanted = step.ctx.store, step.definition, step.cut
     reached = common_cut(store, projection, wanted)
     decided = plan_generation(replace(step, cut=reached))
     if isinstance(decided, Nothing) and reached.epoch < wanted.epoch:
@@ -169,7 +189,7 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
         erased = 0  # the result without the erased values is still to come
     count = sum(step.to_epoch < erased for step in steps)
     if len(steps) >= 2 * _STEPS_RETAINED:
-        count = max(count, len(steps) - _STEPS_RETAINED)
+        count = max(count, _spare_steps(ctx, generation, steps))
     if not count:
         return
     gone, kept = steps[:count], steps[count:]
@@ -178,6 +198,17 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
     ctx.store.steps.forget(name, number, gone[-1].to_epoch)
     for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
         ctx.store.storage.delete(path)
+
+
+def _spare_steps(ctx: ProjectionContext, generation: Generation, steps: Sequence[DerivedRun]) -> int:
+    """How many of the first ones nobody needs any more: publications go on from a step of theirs."""
+    needed = [
+        step.epoch
+        for _, step in needed_steps(ctx.store.groups_database, generation.projection)
+        if step.generation == generation.number
+    ]
+    published = sum(step.to_epoch < min(needed) for step in steps) if needed else len(steps)
+    return min(len(steps) - _STEPS_RETAINED, published)
 
 
 def _seconds_since(started: datetime) -> float:

@@ -238,12 +238,9 @@ def _as_projected(planned: StateInput, names: Sequence[str], wanted: KeySet) -> 
 
     def matches(cells: Sequence[pa.Array]) -> Mask:
         plain = [
-            unpad_cells(_chunked(each)) if pad else each for each, pad in zip(cells, padded, strict=True)
+            unpad_cells(pa.chunked_array([each])) if pad else each
+            for each, pad in zip(cells, padded, strict=True)
         ]
         return wanted.matches(plain)
 
     return matches
-
-
-def _chunked(cells: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    return cells if isinstance(cells, pa.ChunkedArray) else pa.chunked_array([cells])

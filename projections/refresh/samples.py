@@ -13,7 +13,7 @@ from random import Random
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.state.key_lookup import TooLarge
-from tailrace.projections.analysis.guards import plan_refusal
+from tailrace.projections.analysis.guards import plan_analysis
 from tailrace.projections.compute.bucket import BucketTask, placement_of
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import ProjectionFailed
@@ -22,13 +22,14 @@ from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.result_input import results_at
 from tailrace.projections.generations.step_files import StepFiles, read_result
 from tailrace.projections.refresh.incremental import (
-    NotIncremental,
     compare_buckets,
     require_comparable,
     restricted_result,
 )
+from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.restricted_inputs import Inputs
 from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.refresh.subquery_values import values_at
 
 SAMPLED_KEYS = 100
 """At most, and at most half of a bucket's: over all keys together even a function that mixes keys gives the same."""
@@ -47,7 +48,7 @@ def proof_of(step: StepInput) -> SampleProof | None:
     """The proof of a generation; None when it is not of the columns that the inputs have now, or not of what the author
     vouches for now."""
     checked = step.ctx.generation(step.generation.projection, step.generation.number).checked
-    if checked is None or checked.trusted != step.projection.trust:
+    if checked is None or checked.subqueries is None or checked.trusted != step.projection.trust:
         return None
     return checked if dict(checked.versions) == input_versions(step) else None
 
@@ -65,9 +66,10 @@ def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
     nothing to compare with."""
     ctx, projection, generation = step.ctx, step.projection, step.generation
     versions = input_versions(step)
-    refused, never_null = plan_refusal(ctx, projection)
-    if refused is not None:
-        return SampleProof(versions, refused, projection.trust)
+    analysis = plan_analysis(ctx, projection)
+    if isinstance(analysis, str) or analysis.reason is not None:
+        refused = analysis if isinstance(analysis, str) else analysis.reason
+        return SampleProof(versions, refused, projection.trust, subqueries={})
     lineage = lineage_of(projection)
     now = Inputs(ctx, projection, lineage, step.cut)
     task = BucketTask(
@@ -80,7 +82,8 @@ def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
         if keys is None:
             return None
         with ctx.store.pinned(f"projection {projection.name}"):
-            found = restricted_result(step, lineage, now.rows_of_keys(keys), keys)
+            values = values_at(step, step.cut, analysis.subqueries)
+            found = restricted_result(step, lineage, now.rows_of_keys(keys), keys, values)
         outcomes = compare_buckets(task, lineage, keys, found)
         samples = [found.key for outcome in outcomes for found in outcome.samples]
         if samples:
@@ -94,7 +97,9 @@ def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
         failed = str(error)
     except ProjectionFailed as error:
         failed = error.message
-    return SampleProof(versions, failed, projection.trust, never_null)
+    return SampleProof(
+        versions, failed, projection.trust, analysis.never_null, analysis.subqueries, analysis.apart
+    )
 
 
 def _sampled_keys(task: BucketTask, key: Sequence[str], random: Random) -> KeySet | None:

@@ -22,6 +22,7 @@ from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.projection_steps import DerivedRun, NewStep
 from tailrace.projections.analysis.guards import declaration_refusal
+from tailrace.projections.analysis.subqueries import any_of
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import compute, define, require_schema
 from tailrace.projections.compute.frames import frames
@@ -31,8 +32,8 @@ from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.costs import too_costly
-from tailrace.projections.refresh.incremental import NotIncremental, Objection, compute_incrementally
-from tailrace.projections.refresh.plan import Cause, Full, Incremental
+from tailrace.projections.refresh.incremental import Objection, compute_incrementally
+from tailrace.projections.refresh.plan import Cause, Full, Incremental, NotIncremental
 from tailrace.projections.refresh.resume import Leftovers
 from tailrace.projections.refresh.samples import check_samples, proof_of
 from tailrace.projections.refresh.step_input import StepInput
@@ -142,11 +143,12 @@ def _compute(
     reason, cause = decided.reason, decided.cause if isinstance(decided, Full) else None
     if isinstance(decided, Incremental) and last is not None:
         try:
-            result = compute_incrementally(step, last.to_epoch, task, _objection(step, last))
-            affected = f"{result.keys:,} keys" if result.keys != 1 else "1 key"
-            return ComputedStep(
-                result.outcomes, "incremental", f"{reason}, which affects {affected}", result.keys
-            )
+            proof = proof_of(step)
+            subqueries = (proof and proof.subqueries) or {}
+            result = compute_incrementally(step, last.to_epoch, task, _objection(step, last), subqueries)
+            reason += f", which affects {result.keys:,} key{'' if result.keys == 1 else 's'}"
+            reason += f"; {any_of(result.unchanged)} did not change" if result.unchanged else ""
+            return ComputedStep(result.outcomes, "incremental", reason, result.keys)
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause
     return ComputedStep(compute_at(step, task), "full", reason, cause=cause)
@@ -195,6 +197,7 @@ def _step_files(
         kind=computed.kind,
         reason=computed.reason,
         keys=computed.keys,
+        moves=(before.moves if before else 0) + 1 if computed.cause == "subquery" else 0,
     )
 
 

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tailrace.eventstore.model.position import Cut
+from tailrace.projections.analysis.followed import followed
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.model import Projection
+from tailrace.projections.definition.model import Input, Projection, Result
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.result_input import results_at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepInput:
     """A generation, the definition it is refreshed by, and the position that its next step leads to."""
 
     ctx: ProjectionContext
-    projection: Projection
+    definition: Projection
     generation: Generation
     cut: Cut
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The definition with what its inputs affect by the columns that they have when this is first asked."""
+        return followed(self.ctx.store, self.definition)
 
     def results(self) -> dict[str, int]:
         """The generation of each result of another projection that is read at the position."""
         return results_at(
-            self.ctx.store, self.projection, self.cut, self.ctx.computed_inputs(self.generation.pin)
+            self.ctx.store, self.definition, self.cut, self.ctx.computed_inputs(self.generation.pin)
         )
 
     @property
     def follows_log(self) -> bool:
         """False for a pinned generation and for a preview: each has one step alone."""
         return self.generation.pin is None and self.generation.preview is None
+
+
+def source_of(source: Input) -> str:
+    """The topic of an input, or the projection whose result it is, as plans name what changed."""
+    return f"projection {source.projection}" if isinstance(source, Result) else source.topic_id.text

@@ -221,6 +221,9 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
         "spark.app.name": f"tailrace {settings.store.name}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # What the parser of SQL learned from one text it keeps for the next, by default without a bound.
+        "spark.sql.parser.manageParserCaches": "true",
+        "spark.sql.parser.parserDfaCacheFlushRatio": "25",
         "spark.log.level": "ERROR",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",

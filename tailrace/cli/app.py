@@ -9,15 +9,18 @@ import typer
 
 from tailrace import __version__
 from tailrace.cli import log_handler
+from tailrace.cli.daily.adopt import adopt
 from tailrace.cli.daily.capture import capture
 from tailrace.cli.daily.demo import demo
 from tailrace.cli.daily.doctor import doctor
 from tailrace.cli.daily.init import init
 from tailrace.cli.daily.plan import plan
+from tailrace.cli.daily.publish import publish
 from tailrace.cli.daily.replay import replay
 from tailrace.cli.daily.run import rebuild, run
 from tailrace.cli.daily.status import status
 from tailrace.cli.daily.verify import verify
+from tailrace.cli.events import event_commands
 from tailrace.cli.group import group_commands
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.log.show import log_commands
@@ -75,7 +78,7 @@ def tailrace(
 DAILY = "Daily"
 PARTS = "The parts"
 
-for verb in (init, doctor, capture, status, plan, run, rebuild, verify, replay, demo):
+for verb in (init, doctor, capture, adopt, status, plan, run, rebuild, verify, publish, replay, demo):
     app.command(rich_help_panel=DAILY)(verb)
 for noun, commands in {
     "source": source_commands,
@@ -83,6 +86,7 @@ for noun, commands in {
     "log": log_commands,
     "projection": projection_commands,
     "group": group_commands,
+    "events": event_commands,
     "store": store_commands,
 }.items():
     app.add_typer(commands, name=noun, rich_help_panel=PARTS, no_args_is_help=True)

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tailrace.eventstore.errors import TailraceError, UsageError
+from tailrace.eventstore.errors import TailraceError, UsageError, manual_page
 from tailrace.terminal import Output
 
 if TYPE_CHECKING:
     import typer
 
     from tailrace.config.load import Configuration
-    from tailrace.eventstore.settings import Settings, SourceSettings
+    from tailrace.eventstore.settings import PostgresSourceSettings, Settings, SourceSettings
     from tailrace.eventstore.store import Store
 
 NOTHING_TO_DO = 3
@@ -88,6 +88,27 @@ class Invocation:
         """The named sources, or all."""
         chosen: list[str | None] = [*(names or sorted(self.settings.sources))] or [None]
         return [self.source(name) for name in dict.fromkeys(chosen)]
+
+    def postgres_source(self, name: str | None, what: str) -> tuple[str, PostgresSourceSettings]:
+        """The source called ``name``, or the only one, for ``what`` only a database can be asked. Raises UsageError."""
+        from tailrace.eventstore.settings import PostgresSourceSettings
+
+        name, settings = self.source(name)
+        if not isinstance(settings, PostgresSourceSettings):
+            raise UsageError(
+                f"source {name!r} is of the kind {settings.kind}: {what} is for sources of the kind postgres",
+                hint="for topics of Kafka there are `tailrace log verify`, which proves the log, and `tailrace source"
+                " reread`, which reads them again: see " + manual_page("capture/kafka.md"),
+            )
+        return name, settings
+
+    def postgres_sources(self, names: Sequence[str], what: str) -> list[tuple[str, PostgresSourceSettings]]:
+        """The named sources, or all of the kind postgres. Raises as ``postgres_source`` does."""
+        mine = [
+            name for name, settings in sorted(self.settings.sources.items()) if settings.kind == "postgres"
+        ]
+        chosen: list[str | None] = [*(names or mine or sorted(self.settings.sources))] or [None]
+        return [self.postgres_source(name, what) for name in dict.fromkeys(chosen)]
 
     def confirm(self, action: str) -> None:
         """In a protected environment: ask before something that cannot be undone lightly. Raises UsageError on no."""

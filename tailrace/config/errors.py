@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.settings import DESTINATION_KINDS, SOURCE_KINDS, Settings
 
 Keys = tuple[str, ...]
+_KINDS: Mapping[str, Mapping[Any, type[BaseModel]]] = {
+    "sources": SOURCE_KINDS,
+    "destinations": DESTINATION_KINDS,
+}
+"""Tables of which each kind has other keys."""
 
 
 def settings_error(file: Path, env: str | None, error: ValidationError) -> UsageError:
@@ -33,13 +38,23 @@ def file_error(file: Path, lines: Sequence[str], suffix: str = "") -> UsageError
 def _line(item: Any) -> str:
     """One pydantic error as ``key.path: what is wrong and what is allowed``."""
     location = tuple(str(part) for part in item["loc"])
+    kinds = _KINDS.get(location[0], {}) if location else {}
+    kind = location[2] if location[2:3] and location[2] in kinds else ""
+    if kind:  # pydantic names it in the place; the file does not
+        location = (*location[:2], *location[3:])
     context = item.get("ctx", {})
     match item["type"]:
         case "extra_forbidden":
-            allowed = _allowed_keys(location[:-1])
+            allowed = _allowed_keys(location[:-1], kind)
             guess = did_you_mean(location[-1], allowed)
             known = guess or f"allowed here: {', '.join(allowed)}"
             return f"{to_dotted(location)}: unknown key; {known}"
+        case "union_tag_invalid":
+            *names, last = map(repr, kinds)
+            known = f"{', '.join(names)} or {last}"
+            return f"{to_dotted((*location, 'kind'))}: must be {known} (got {context['tag']!r})"
+        case "union_tag_not_found":
+            return f"{to_dotted((*location, 'kind'))}: is required"
         case "missing":
             return f"{to_dotted(location)}: is required"
         case "string_pattern_mismatch" if location[-1] == "[key]":
@@ -65,7 +80,8 @@ def _line(item: Any) -> str:
 
 _NAME_RULE = "a name is 1 to 31 of a-z, 0-9 and _, and starts with a letter"
 _SECRET_KEYS = frozenset(
-    {"dsn", "url", "catalog", "hash_key"}
+    {"dsn", "url", "catalog", "catalog_dsn", "hash_key", "password", "certificate_key_password"}
+    | {"secret", "previous_secret"}
 )  # settings.py: SecretStr, and a catalog URL with its password
 
 
@@ -78,11 +94,13 @@ def _display(location: Keys, value: Any) -> str:
     return f"a {type(value).__name__}" if isinstance(value, dict | list) else repr(value)
 
 
-def _allowed_keys(location: Keys) -> list[str]:
-    """The keys allowed in the table at ``location``."""
+def _allowed_keys(location: Keys, kind: str) -> list[str]:
+    """The keys allowed in the table at ``location``, in a source or destination of that kind."""
     model: Any = Settings
-    for part in location:
+    for at, part in enumerate(location):
         model = _type_of_key(model, part)
+        if at == 1 and kind:
+            model = _KINDS[location[0]][kind]
     allowed = list(model.model_fields) if _is_model(model) else []
     return [*allowed, "env"] if model is Settings else allowed
 

@@ -169,9 +169,11 @@ def _absolute_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]:
                 "segments": absolute_segments(segments, folder),
             }
             document = {**document, "store": {**store, **paths}}
-    sinks = document.get("sinks", {})
-    if isinstance(sinks, dict):
-        document = {**document, "sinks": {name: _absolute_sink(sink, folder) for name, sink in sinks.items()}}
+    tables = (("sinks", _absolute_sink), ("sources", _absolute_files), ("destinations", _absolute_files))
+    for name, absolute in tables:
+        found = document.get(name, {})
+        if isinstance(found, dict):
+            document = {**document, name: {key: absolute(each, folder) for key, each in found.items()}}
     return document
 
 
@@ -201,9 +203,36 @@ def _absolute_sink(sink: Any, folder: Path) -> Any:
     return sink
 
 
+_FILES = ("ca_file", "certificate", "certificate_key", "credentials_file")
+
+
+def _absolute_files(server: Any, folder: Path) -> Any:
+    if not isinstance(server, dict):
+        return server
+    files = {key: server[key] for key in _FILES if isinstance(server.get(key), str)}
+    if server.get("kind") == "own" and isinstance(server.get("folder", ""), str):
+        files["folder"] = server.get("folder", "")
+    found = {**server, **{key: str(folder / file) for key, file in files.items()}}
+    if isinstance(server.get("registry"), dict):
+        found["registry"] = _absolute_files(server["registry"], folder)
+    return found
+
+
 def _check_addresses(file: Path, settings: Settings) -> None:
-    """Raises UsageError unless each sink has the one address of its kind."""
+    """Raises UsageError unless each sink has the one address of its kind, and each publication its destination."""
     problems = [line for name, sink in settings.sinks.items() for line in _addressfile_error(name, sink)]
+    problems += [
+        f"publish.{name}.destination: there is no table [destinations.{each.destination}]"
+        for name, each in settings.publish.items()
+        if each.destination not in settings.destinations
+    ]
+    problems += [
+        f"publish.{name}.{key}: only a destination of the kind kafka has it"
+        for name, each in settings.publish.items()
+        if each.destination in settings.destinations
+        and settings.destinations[each.destination].kind != "kafka"
+        for key in each.for_kafka
+    ]
     if problems:
         raise file_error(file, problems)
 
@@ -238,12 +267,18 @@ def _require_hidden_keys(file: Path, overlaid: Mapping[str, Any]) -> None:
             )
 
 
+_BARE_SECRETS = ("password", "certificate_key_password", "secret", "previous_secret")
+
+
 def _inline_passwords(table: Mapping[str, Any], at: Keys = ()) -> Iterable[Keys]:
-    """Keys of addresses whose password is written in the file itself."""
+    """Keys of passwords, and of addresses whose password is written in the file itself."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _inline_passwords(value, (*at, key))
-        elif key in ("dsn", "url", "catalog") and isinstance(value, str) and _has_password(value):
+        elif isinstance(value, str) and (
+            (key in ("dsn", "url", "catalog", "catalog_dsn") and _has_password(value))
+            or (key in _BARE_SECRETS and REFERENCE.sub("", value))
+        ):
             yield (*at, key)
 
 

@@ -18,7 +18,7 @@ from tailrace.demo.answers import (
     source_moment,
     sum_of,
 )
-from tailrace.demo.playground import wait_for_interrupt
+from tailrace.demo.playground import Playground
 from tailrace.demo.screen import Screen
 from tailrace.demo.workload import Workload, seed, wait_for
 from tailrace.demo.workspace import Workspace, workspace
@@ -42,6 +42,14 @@ UNDER_LOAD = 1_000  # transactions to watch
 WHILE_DEAD = 150  # transactions while no capture runs
 PROBES = 20
 POLL_SECONDS = 0.005
+_PLAY = (
+    ("tailrace status", "how far everything is; try it twice, the shop sells on"),
+    ("tailrace log tail --follow", "changes as they are committed"),
+    ("tailrace run", "keep the projections up to date"),
+    ("tailrace rebuild customer_totals", "a new generation, promoted"),
+    ("tailrace projection list", "all generations"),
+    ("tailrace verify", "the sinks against the log"),
+)
 
 # A column can be renamed and a filter lost: the code runs, its tests for shape pass, its figures are wrong.
 _GOOD_LINE = 'counted = orders.where(orders.status != "cancelled")'
@@ -79,8 +87,16 @@ def run_demo(output: Output, *, keep: bool) -> None:
         story.settle(keep=keep)
         screen.line_of_result()
         if keep:
-            wait_for_interrupt(output, place)
+            playground(place).wait_for_interrupt(output)
     screen.verdict()
+
+
+def playground(place: Workspace) -> Playground:
+    server = place.postgres
+    psql = f"PGPASSFILE={place.passfile} {server.bin('psql')} -h 127.0.0.1 -p {server.port} -U postgres"
+    more = [f"{psql} shop   # or mart", f"edit {place.folder}/shop/projections.py   # then rebuild"]
+    addresses = {"source": place.source, "mart": place.mart, "redis": place.redis.url}
+    return Playground(place, _PLAY, addresses, more)
 
 
 class Story:
@@ -108,7 +124,7 @@ class Story:
         )
         screen.command("tailrace capture")
         started = time.monotonic()
-        self._capture = self.place.start_capture()
+        self._capture = self.place.start("capture")
         self.store = Store.open(self.place.settings().store)
         self._wait_until(lambda: self._is_loaded(), "the first load")
         head = self.store.head()
@@ -154,7 +170,7 @@ class Story:
         missed = self.workload.transactions - dead
         target = self._server_lsn()
         started = time.monotonic()
-        self._capture = self.place.start_capture()
+        self._capture = self.place.start("capture")
         self._wait_until(lambda: self._through_lsn() >= target, "the resumed capture")
         after = self.store.source(SOURCE)
         assert before is not None and after is not None
@@ -319,7 +335,7 @@ class Story:
             raise OperatorError(
                 f"the demo's workload failed: {workload.error}", hint="this is a bug: please report it"
             )
-        with workload.pause() if keep else _stopped(workload):
+        with workload.closed(for_good=not keep):
             self._catch_up()
             outcomes = self._refresh()
             expected = source_moment(self.place.source).totals
@@ -345,7 +361,7 @@ class Story:
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
             assert self._capture is not None
-            self.place.require_alive(self._capture)
+            self.place.require_alive(self._capture, "capture")
             if time.monotonic() > deadline:
                 raise OperatorError(
                     f"{what} took more than {WAIT_SECONDS:.0f} s", hint="is the machine very busy?"
@@ -401,8 +417,3 @@ class Story:
 
 def _short(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in row.items())
-
-
-def _stopped(workload: Workload) -> ExitStack:
-    workload.stop()
-    return ExitStack()

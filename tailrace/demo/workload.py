@@ -55,10 +55,11 @@ def seed(dsn: str) -> int:
 
 
 class Workload:
-    """Runs until stopped. ``committed`` counts transactions that changed something and are confirmed, by kind."""
+    """Runs until stopped, ``pause`` seconds between two transactions. ``committed`` counts those that changed something
+    and are confirmed, by kind."""
 
-    def __init__(self, dsn: str, seed_number: int = 7) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, seed_number: int = 7, *, pause: float = SECONDS_BETWEEN) -> None:
+        self._dsn, self._pause = dsn, pause
         self._random = random.Random(seed_number)
         self._stop = threading.Event()
         self._turn = threading.Lock()
@@ -85,12 +86,22 @@ class Workload:
         with self._turn:
             yield
 
+    @contextmanager
+    def closed(self, *, for_good: bool) -> Iterator[None]:
+        """No transaction runs inside, nor afterwards where it is for good."""
+        if for_good:
+            self.stop()
+            yield
+        else:
+            with self.pause():
+                yield
+
     def _run(self) -> None:
         actions = [self._place] * 8 + [self._pay] * 4 + [self._ship] * 4 + [self._cancel] * 2
         actions += [self._move] * 2 + [self._reprice] * 2 + [self._forget]
         try:
             with psycopg.connect(self._dsn) as connection:
-                while not self._stop.wait(SECONDS_BETWEEN):
+                while not self._stop.wait(self._pause):
                     action = self._random.choice(actions)
                     with self._turn, connection.transaction():
                         changed = action(connection)

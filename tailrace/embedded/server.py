@@ -12,7 +12,15 @@ from types import TracebackType
 from typing import ClassVar, Literal, Self
 
 from tailrace.embedded.account import unprivileged_user
-from tailrace.embedded.process import GuardProcess, Owner, ServerProcess, free_port, tail_of, wait_until
+from tailrace.embedded.process import (
+    GuardProcess,
+    Owner,
+    ServerProcess,
+    free_port,
+    reachable_by_others,
+    tail_of,
+    wait_until,
+)
 from tailrace.eventstore.errors import OperatorError
 
 StopMode = Literal["fast", "immediate"]
@@ -147,6 +155,21 @@ class EmbeddedServer(ABC):
             if status.st_uid != 0:
                 return status.st_uid, status.st_gid
         return unprivileged_user()
+
+    def _claim_data_dir(self) -> None:
+        """As root: make the data folder the server's own. Folders above it stay as they are."""
+        owner = self._owner()
+        if owner is not None and self._given_data_dir is not None:
+            existing = next(folder for folder in self.data_dir.resolve().parents if folder.exists())
+            if not reachable_by_others(existing, enter=True):
+                raise OperatorError(
+                    f"as root, {self.title} runs as user {owner[0]}, who cannot enter the folders above "
+                    f"{self.data_dir}",
+                    hint="choose a data folder that other users can reach, for example below /var/tmp",
+                )
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if owner is not None and self.data_dir.stat().st_uid != owner[0]:
+            os.chown(self.data_dir, *owner)
 
     @contextmanager
     def _secret_file(self, path: Path, text: str) -> Iterator[None]:

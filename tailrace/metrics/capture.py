@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace.eventstore.errors import OperatorError, optional_part
-from tailrace.status import reachable_ladder
+from tailrace.status import reachable_ladder, reachable_lag
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
+    from tailrace.cdc.kafka.lag import PartitionLag
     from tailrace.cdc.postgres.progress import Ladder
     from tailrace.cdc.status import CaptureStatus
     from tailrace.eventstore.maintenance.rounds import UpkeepStatus
@@ -115,9 +116,18 @@ class Collector:
         up = GaugeMetricFamily(
             "tailrace_source_up", "Whether the source's server can be reached.", labels=["source"]
         )
-        for name, _ in self._sources:
-            up.add_metric([name], float(name in ladders))
+        for name, settings in self._sources:
+            if settings.kind == "postgres":
+                up.add_metric([name], float(name in ladders))
+        lags = dict(self._lags())
+        for name in lags:
+            up.add_metric([name], 1.0)
+        for name, settings in self._sources:
+            if settings.kind == "kafka" and name not in lags:
+                up.add_metric([name], 0.0)
         yield up
+        yield from _records_behind(lags)
+        yield self._parked()
         for metric, text, values in _BY_RUNG:
             by_rung = GaugeMetricFamily(metric, text, labels=["source", "rung"])
             for name, ladder in ladders.items():
@@ -143,6 +153,15 @@ class Collector:
             for status in statuses:
                 counter.add_metric([status.source], done(status))
             yield counter
+        repeated = CounterMetricFamily(
+            "tailrace_capture_repeated_rows",
+            "Rows from Kafka that the log had when they came, and that were dropped since this start.",
+            labels=["source"],
+        )
+        for status in statuses:
+            if status.repeated_rows is not None:
+                repeated.add_metric([status.source], status.repeated_rows)
+        yield repeated
         queued = GaugeMetricFamily(
             "tailrace_capture_queued_bytes", "Frames received that wait to be decoded.", labels=["source"]
         )
@@ -150,6 +169,21 @@ class Collector:
             queued.add_metric([status.source], status.queued_bytes)
         yield queued
         yield from self._upkeep()
+
+    def _parked(self) -> Metric:
+        from prometheus_client.core import GaugeMetricFamily
+
+        from tailrace.eventstore.metadata.kafka_progress import parked_records
+
+        family = GaugeMetricFamily(
+            "tailrace_source_parked_records",
+            "Records of Kafka that could not be read and wait to be tried again.",
+            labels=["source"],
+        )
+        for name, settings in self._sources:
+            if settings.kind == "kafka":
+                family.add_metric([name], parked_records(self._store.catalog, name))
+        return family
 
     def _upkeep(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
@@ -171,10 +205,32 @@ class Collector:
 
     def _ladders(self) -> Iterator[tuple[str, Ladder]]:
         for name, settings in self._sources:
+            if settings.kind != "postgres":
+                continue
             known = self._store.source(name)
             ladder = reachable_ladder(settings, known) if known is not None else None
             if ladder is not None:
                 yield name, ladder
+
+    def _lags(self) -> Iterator[tuple[str, list[PartitionLag]]]:
+        for name, settings in self._sources:
+            if settings.kind == "kafka":
+                lag = reachable_lag(self._store, name, settings)
+                if lag is not None:
+                    yield name, lag
+
+
+def _records_behind(lags: Mapping[str, Sequence[PartitionLag]]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ["source", "topic", "partition"]
+    family = GaugeMetricFamily(
+        "tailrace_source_lag_records", "Records of a topic of Kafka that are not in the log.", labels=labels
+    )
+    for name, lag in lags.items():
+        for each in lag:
+            family.add_metric([name, each.topic, str(each.partition)], each.records)
+    yield family
 
 
 class MetricsSource(Protocol):

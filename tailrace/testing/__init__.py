@@ -1,19 +1,34 @@
-"""Suites of tests for a user's own sink. Imports projections.sinks; no room imports it."""
+"""What tests of a service need: decisions as given, when, then; streams in memory; suites for a user's own sink
+and bridge. No
+room imports it."""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tailrace.testing.bridge_contract import Arrived, BridgeContract
+    from tailrace.testing.decisions import Given, When, given
+    from tailrace.testing.memory_streams import MemoryStreams
     from tailrace.testing.sink_contract import SinkContract
 
-__all__ = ["SinkContract"]
+# Each is imported at its first use: ``sink_crashes`` is also a program, and a service need not have what sinks need.
+_HOMES = {
+    "Arrived": "tailrace.testing.bridge_contract",
+    "BridgeContract": "tailrace.testing.bridge_contract",
+    "Given": "tailrace.testing.decisions",
+    "MemoryStreams": "tailrace.testing.memory_streams",
+    "SinkContract": "tailrace.testing.sink_contract",
+    "When": "tailrace.testing.decisions",
+    "given": "tailrace.testing.decisions",
+}
+
+__all__ = ["Arrived", "BridgeContract", "Given", "MemoryStreams", "SinkContract", "When", "given"]
 
 
 def __getattr__(name: str) -> Any:
-    """``sink_crashes`` is also a program, so it is not imported before it is used."""
-    if name != "SinkContract":
+    home = _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tailrace.testing.sink_contract import SinkContract
-
-    return SinkContract
+    return getattr(importlib.import_module(home), name)

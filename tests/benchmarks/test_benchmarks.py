@@ -12,13 +12,18 @@ import pytest
 
 import benchmarks
 from benchmarks.__main__ import MODULES, NAMES
+from benchmarks.kafka.broker import CODECS, CONFLUENT, by_kafka_python
 from tests.support import REPOSITORY
 
 pytestmark = pytest.mark.benchmarks
 SMALLEST = {
     "capture": ["--transactions", "100", "--bulk", "0", "--wide", "20", "--huge", "0", "--large", "0"],
     "compaction": ["--events", "3000", "--many", "2000", "--wide", "1000", "--points", "1", "--cores", "1"],
+    "debezium_backlog": ["--transactions", "100"],
+    "debezium_latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
     "decode": ["--changes", "500"],
+    "envelopes": ["--records", "500"],
+    "domain_events": ["--milliseconds", "100", "--writers", "2"],
     "append": ["--changes", "500", "--small", "3"],
     "size": ["--transactions", "20"],
     "consume": ["--changes", "500", "--events", "20", "--backlog", "500", "--follow", "3"],
@@ -28,12 +33,20 @@ SMALLEST = {
     "sinks": ["--rows", "2000"],
     "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
     "load": ["--rows", "3000"],
+    "kafka_fetch": ["--records", "2000"],
+    "kafka_publish": ["--records", "2000"],
+    "kafka_capture": ["--records", "500"],
     "year": ["--topics", "2", "--epochs", "600", "--points", "1", "--days", "1"],
 }
+KAFKA_LINES = sum(1 + CONFLUENT + by_kafka_python(codec) for codec in CODECS)
 LINES = {
     "capture": 4,
     "compaction": 23,  # three tables: the heads of the others are two of them each
+    "debezium_backlog": 3,
+    "debezium_latency": 3,
     "decode": 2,
+    "envelopes": 5,
+    "domain_events": 24,
     "append": 6,
     "size": 6,
     "consume": 5,
@@ -43,15 +56,22 @@ LINES = {
     "sinks": 11 if shutil.which("redis-server") else 6,
     "latency": 1,
     "load": 2,
+    # kafka-python needs packages for two of three codecs; confluent-kafka may be there.
+    "kafka_fetch": KAFKA_LINES,
+    "kafka_publish": KAFKA_LINES,
+    "kafka_capture": 3,
     "year": 12,  # three tables
 }
 PARTS = {
     "__main__",
+    "cdc.debezium",
     "clients",
     "eventstore.flushes",
     "eventstore.forecast",
     "eventstore.history",
     "eventstore.layout",
+    "kafka.broker",
+    "kafka.same_rows",
     "memory",
     "options",
     "pgbench",

@@ -63,6 +63,18 @@ def test_importing_tailrace_loads_nothing_else() -> None:
     assert "tailrace" in done.stdout.split() and not heavy & set(done.stdout.split())
 
 
+def test_domain_events_import_nothing_large_beside_the_driver_and_pydantic() -> None:
+    program = (
+        "import sys, psycopg, pydantic; pydantic.TypeAdapter(int); before = set(sys.modules)\n"
+        "from tailrace import Stream, append, event, load; print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    ours = [name for name in loaded if name.partition(".")[0] == "tailrace"]
+    assert "tailrace.eventstore.streams.append" in ours and len(ours) < 40
+    assert loaded == ours
+
+
 def examples() -> list[str]:
     return re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 

@@ -3,7 +3,6 @@ refuse. Bytes are frames, each behind its length in two bytes; relations of thre
 
 from __future__ import annotations
 
-import struct
 import tempfile
 from array import array
 from contextlib import closing, suppress
@@ -20,23 +19,10 @@ from tailrace.cdc.wire.block import FrameBlock
 from tailrace.cdc.wire.replication import parse
 from tailrace.eventstore.errors import OperatorError, ProtocolError
 from tests.cdc.messages import HUGE, decoder, encode
+from tests.fuzz.fuzzing import pack, unpack
 from tests.fuzz.reference import TABLES, Reference
 
 ANNOUNCED = [encode(table.relation) for table in TABLES]
-
-
-def pack(frames: list[bytes]) -> bytes:
-    return b"".join(struct.pack(">H", len(frame)) + frame for frame in frames)
-
-
-def unpack(data: bytes) -> list[bytes]:
-    """The frames in any bytes; the last may be shorter than its length says."""
-    frames, at = [], 0
-    while at + 2 <= len(data):
-        size = int.from_bytes(data[at : at + 2], "big")
-        frames.append(data[at + 2 : at + 2 + size])
-        at += 2 + size
-    return frames
 
 
 def block_of(frames: list[bytes]) -> FrameBlock:
@@ -107,6 +93,12 @@ def check(data: bytes) -> bool:
         assert shown == wanted
     assert sum(decoded.ignored.values()) == reference.ignored
     return True
+
+
+def words_of(data: bytes) -> list[str]:
+    """Refusals are told apart by the lines that say them."""
+    check(data)
+    return []
 
 
 def seeds() -> dict[str, bytes]:

@@ -28,8 +28,23 @@ AREAS = (
     ),
     Area(
         "append",
-        ("eventstore/streams/append.py",),
-        ("tests/eventstore/streams/test_append.py",),
+        (
+            "eventstore/streams/append.py", "eventstore/streams/event_ids.py", "eventstore/streams/several.py",
+            "eventstore/streams/source.py",
+        ),
+        (
+            "tests/eventstore/streams/test_append.py", "tests/eventstore/streams/test_codec.py",
+            "tests/eventstore/streams/test_several.py", "tests/eventstore/streams/test_snapshots.py",
+        ),
+    ),
+    Area(
+        "decisions",
+        ("eventstore/streams/deciding/*.py", "eventstore/streams/models/*.py", "eventstore/streams/load.py"),
+        (
+            "tests/eventstore/streams/test_upcasters.py", "tests/eventstore/streams/test_compatibility.py",
+            "tests/eventstore/streams/test_codec.py", "tests/eventstore/streams/test_handle.py",
+            "tests/eventstore/streams/test_snapshots.py",
+        ),
     ),
     Area(
         "writer",
@@ -72,7 +87,10 @@ AREAS = (
     Area(
         "affected keys",
         ("projections/refresh/incremental.py", "projections/refresh/restricted_inputs.py"),
-        ("tests/projections/refresh/test_incremental.py", "tests/projections/generations/test_result_input.py"),
+        (
+            "tests/projections/refresh/test_affected_keys.py", "tests/projections/refresh/test_restricted_inputs.py",
+            "tests/projections/refresh/test_computed_keys.py", "tests/projections/refresh/test_incremental.py",
+        ),
     ),
     Area(
         "fences",
@@ -103,6 +121,30 @@ AREAS = (
             "tests/cdc/columnar/test_relations.py", "tests/cdc/stream/test_assemble.py",
             "tests/cdc/stream/test_spool.py",
         ),
+    ),
+    Area(
+        "kafka epochs",
+        (
+            "cdc/kafka/repeats/duplicates.py", "cdc/kafka/epochs/epoch.py", "cdc/kafka/epochs/snapshots.py",
+            "cdc/kafka/epochs/transactions.py",
+        ),
+        (
+            "tests/cdc/kafka/repeats/test_duplicates.py", "tests/cdc/kafka/epochs/test_epoch.py",
+            "tests/cdc/kafka/epochs/test_snapshots.py", "tests/cdc/kafka/epochs/test_transactions.py",
+        ),
+    ),
+    Area(
+        "debezium",
+        ("cdc/kafka/decoding/*.py", "cdc/kafka/decoding/values/*.py"),
+        ("tests/cdc/kafka/decoding/test_[dgv]*.py", "tests/cdc/kafka/decoding/test_json_values.py"),
+    ),
+    Area(
+        "kafka",
+        (
+            "eventstore/kafka/batches.py", "eventstore/kafka/build.py", "eventstore/kafka/codecs.py",
+            "eventstore/kafka/records.py",
+        ),
+        ("tests/eventstore/kafka/test_records.py", "tests/eventstore/kafka/test_build.py"),
     ),
     Area(
         "against source",

@@ -18,6 +18,7 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, load_projections
 from tailrace.projections.analysis.analyse import Analysis, analyse
+from tailrace.projections.analysis.followed import followed
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.refresh.plan import Full
@@ -111,4 +112,5 @@ def empty_shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def analysed(spark: SparkSession, empty_shop: ProjectionContext) -> Analyse:
     """What the plan of a projection of that shop says."""
-    return lambda defined: analyse(spark, empty_shop.store, defined)
+    store = empty_shop.store
+    return lambda defined: analyse(spark, store, followed(store, defined))

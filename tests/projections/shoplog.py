@@ -132,7 +132,7 @@ class ShopLog:
                 else:
                     self.state[table][row["id"]] = row
         moment = NOON + timedelta(seconds=self.lsn)
-        completes = [topic(table) for table in TABLES] if complete else []
+        completes = [topic(table) for table in self.schemas] if complete else []
         batch = EpochBatch(
             "shop", self.lsn, self.lsn + 1, self.lsn + 1, moment, 1, rows,
             new_schemas=[(topic(table), schema) for table, schema in started.items()],

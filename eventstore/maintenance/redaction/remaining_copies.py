@@ -29,6 +29,7 @@ def remnants(log: Log, connection: Connection, info: TopicInfo, topic_id: int) -
     return [
         *_replaced_files(connection, info, topic_id),
         *_undecoded_frames(connection, topic_id),
+        *_parked_records(connection, info.id.source),
         *_archived_files(connection, topic_id),
         *_projections(connection, info.id),
         Remnant(
@@ -78,6 +79,17 @@ def _undecoded_frames(connection: Connection, topic_id: int) -> Iterator[Remnant
         f"{int(parts or 0)} messages that could not be decoded yet may hold values of any row",
         "tailrace source retry, then erase again",
     )
+
+
+def _parked_records(connection: Connection, source: str) -> Iterator[Remnant]:
+    table = tables.parked_records
+    query = select(func.count()).select_from(table).where(table.c.source == source)
+    if records := connection.scalar(query):
+        yield Remnant(
+            "parked records",
+            f"{records} records of Kafka that could not be read may hold values of any row",
+            f"tailrace source parked {source}, with --retry or --discard, then erase again",
+        )
 
 
 def _archived_files(connection: Connection, topic_id: int) -> Iterator[Remnant]:

@@ -1,4 +1,5 @@
-"""Who still needs rows of a topic: groups by their positions and what they parked, projections by their fences.
+"""Who still needs rows of a topic: groups and publications by their positions and what they parked, projections by
+their fences.
 
 Leases do not count here: the files that their readers refer to stay until they end.
 """
@@ -14,7 +15,9 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import declared
 from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
+from tailrace.eventstore.metadata.publications import publication_needs
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.eventstore.subscriptions.filter import matches
 from tailrace.eventstore.subscriptions.group import all_groups
 
 _FOLLOWING = (GenerationState.BUILDING, GenerationState.READY, GenerationState.LIVE)
@@ -22,8 +25,8 @@ _FOLLOWING = (GenerationState.BUILDING, GenerationState.READY, GenerationState.L
 
 @dataclass(frozen=True, slots=True)
 class RegisteredReader:
-    """It needs no row up to ``epoch``. ``kind`` is group or projection, or load, which is no reader but holds rows
-    as well. ``why`` is for people."""
+    """It needs no row up to ``epoch``. ``kind`` is group, publication or projection, or load, which is no reader
+    but holds rows as well. ``why`` is for people."""
 
     kind: str
     name: str
@@ -32,7 +35,7 @@ class RegisteredReader:
 
     @property
     def forceable(self) -> bool:
-        return self.kind in ("group", "projection")
+        return self.kind in ("group", "publication", "projection")
 
     @property
     def label(self) -> str:
@@ -44,7 +47,7 @@ class RegisteredReader:
 
 def registered_readers(log: Log, topic: TopicId) -> list[RegisteredReader]:
     """All who need rows of the topic."""
-    return [*_groups(log, topic), *_projections(log, topic)]
+    return [*_groups(log, topic), *_publications(log, topic), *_projections(log, topic)]
 
 
 def _groups(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
@@ -52,6 +55,18 @@ def _groups(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
         need = group.need(topic)
         if need is not None:
             yield RegisteredReader("group", group.name, need.epoch, need.why)
+
+
+def _publications(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
+    for each in publication_needs(log.groups_database):
+        if not each.holds:
+            continue
+        if matches(topic, each.topics):
+            why = f"it is published up to epoch {each.epoch}"
+            yield RegisteredReader("publication", each.name, each.epoch, why)
+        parked = each.parked.get(topic.text)
+        if parked is not None:
+            yield RegisteredReader("publication", each.name, parked, f"a key waits behind epoch {parked}")
 
 
 def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:

@@ -152,11 +152,11 @@ def plan(
 
 
 def holding_readers(log: Log, info: TopicInfo, topic_id: int) -> list[RegisteredReader]:
-    """All whose rows may not be removed. Of a retired topic these are groups alone: no load will put its state together
-    again, and no projection that reads it can go on."""
+    """All whose rows may not be removed. Of a retired topic these are groups and publications alone: no load will put
+    its state together again, and no projection that reads it can go on."""
     readers = holds.registered_readers(log, info.id)
     if info.is_retired:
-        return [reader for reader in readers if reader.kind == "group"]
+        return [reader for reader in readers if reader.kind in ("group", "publication")]
     load = holds.load_hold(log, topic_id)
     return [*readers, *([load] if load is not None else [])]
 

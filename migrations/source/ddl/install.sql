@@ -207,7 +207,7 @@ $body$;
 
 -- Tables whose columns use one of these types: as it is, in an array, a domain, a composite type or a range. pg_depend has
 -- an index of what depends on a type. What depends on it otherwise (a default's expression) is not part of its values.
--- The plan is to follow that index, whatever statistics say of a catalog that has just grown.
+-- OFFSET 0 keeps the planner to that index, one type at a time, whatever statistics say of a catalog that has just grown.
 CREATE OR REPLACE FUNCTION tailrace.ddl_users(types oid[]) RETURNS oid[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -216,7 +216,7 @@ AS $body$
     WITH RECURSIVE used(oid) AS (
         SELECT unnest(types) UNION SELECT whole.oid
         FROM used u
-        JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = u.oid
+        CROSS JOIN LATERAL (SELECT * FROM pg_depend WHERE refclassid = 'pg_type'::regclass AND refobjid = u.oid OFFSET 0) d
         CROSS JOIN LATERAL (
             SELECT t.oid FROM pg_type t
             WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND (
@@ -231,8 +231,10 @@ AS $body$
     )
     SELECT coalesce(array_agg(DISTINCT a.attrelid), '{}')
     FROM used u
-    JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = u.oid AND d.classid = 'pg_class'::regclass
-    JOIN pg_attribute a ON a.attrelid = d.objid AND a.attnum = d.objsubid AND a.attnum > 0 AND a.atttypid = u.oid;
+    CROSS JOIN LATERAL (SELECT * FROM pg_depend WHERE refclassid = 'pg_type'::regclass AND refobjid = u.oid
+        AND classid = 'pg_class'::regclass OFFSET 0) d
+    CROSS JOIN LATERAL (SELECT * FROM pg_attribute WHERE attrelid = d.objid AND attnum = d.objsubid AND attnum > 0
+        AND atttypid = u.oid OFFSET 0) a;
 $body$;
 
 -- What the labels of enums and the attributes of composite types are: compared before and after ALTER TYPE, which does
@@ -420,7 +422,7 @@ ALTER EVENT TRIGGER tailrace_ddl_start ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_drop ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_rewrite ENABLE ALWAYS;
 ALTER EVENT TRIGGER tailrace_ddl_end ENABLE ALWAYS;
-COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 4';
+COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 5';
 
 -- What the tables are at this place: nobody told of what was done to them before.
 SELECT tailrace.ddl_tell(ARRAY(SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p')), '', '');

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from tailrace.projections.analysis.expressions import Equality
 from tailrace.projections.analysis.spread import (
     AllRows,
     Attribute,
     PlanRelation,
+    Refusal,
     Rows,
     Spread,
     UnknownRows,
-    column_words,
 )
-from tailrace.projections.definition.lineage import Direct, Lineage, Link
 
 _KEPT = {
     "Inner": (), "Cross": (), "LeftOuter": ("left",), "RightOuter": ("right",), "FullOuter": ("left", "right"),
     "LeftSemi": ("left",), "LeftAnti": ("left",), "ExistenceJoin": ("left",),
 }  # fmt: skip
 """The sides whose rows appear whether they match or not; of semi and anti joins, the side that appears at all."""
+INNER = frozenset({"Inner", "Cross"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class JoinSides:
         return ((each.one, each.other) for each in self.matched if not each.nulls)
 
 
+SidesOf = Callable[[PlanRelation, PlanRelation], JoinSides]
+
+
 def _base(attribute: Attribute) -> int:
     return attribute if isinstance(attribute, int) else attribute[0]
 
@@ -56,7 +60,7 @@ def _ids(relation: PlanRelation) -> frozenset[Attribute]:
     return frozenset(column.id for column in relation.output) | relation.computed
 
 
-def join_rows(kind: str, sides: JoinSides, lineage: Lineage) -> Rows | None:
+def join_rows(kind: str, sides: JoinSides) -> Rows | None:
     """The rows of a join by Spark's type of it (``LeftOuter``); None when rows of different keys meet."""
     left, right = sides.left.rows, sides.right.rows
     kept = _KEPT.get(kind)
@@ -72,19 +76,36 @@ def join_rows(kind: str, sides: JoinSides, lineage: Lineage) -> Rows | None:
         case AllRows(), Spread():
             return right if "left" not in kept else None
         case Spread(), Spread():
-            return _join_spreads(kind, kept, sides, left, right, lineage)
+            return _join_spreads(kind, kept, sides, left, right)
     return None
 
 
+def join_in_any_order(parts: Sequence[PlanRelation], sides_of: SidesOf) -> Rows | Refusal:
+    """The rows of inner joins of these parts. In which order a plan joins them says nothing, so that a part waits until
+    what leads to its rows is there. ``sides_of`` two parts has the equalities between them."""
+    waiting = list(parts)
+    while len(waiting) > 1:
+        pairs = [sides_of(one, other) for one, other in combinations(waiting, 2)]
+        joined = ((sides, join_rows("Inner", sides)) for sides in pairs)
+        sides, rows = next((each for each in joined if each[1] is not None), (pairs[0], None))
+        if rows is None:
+            return refusal_of("Inner", sides)
+        left, right = sides.left, sides.right
+        origins = {**left.origins, **right.origins}
+        both = PlanRelation((*left.output, *right.output), rows, origins)
+        waiting = [both, *(each for each in waiting if each is not left and each is not right)]
+    return waiting[0].rows
+
+
 def _join_spreads(
-    kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, right: Spread, lineage: Lineage
+    kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, right: Spread
 ) -> Rows | None:
     if left.domain == right.domain:
         return _join_by_key(kind, kept, sides, left, right)
-    if _leads(sides.left, left, list(sides.pairs()), right, lineage):
+    if _leads(sides.left, list(sides.pairs()), right):
         return left if "right" not in kept else None
     swapped = [(other, one) for one, other in sides.pairs()]
-    if _leads(sides.right, right, swapped, left, lineage):
+    if _leads(sides.right, swapped, left):
         return right if "left" not in kept else None
     return None
 
@@ -130,42 +151,14 @@ def _same_key(equality: Equality, left: Spread, right: Spread, name: str) -> boo
     return equality.one in left.holders[name] and equality.other in right.holders[name]
 
 
-def _leads(
-    side: PlanRelation,
-    rows: Spread,
-    pairs: Sequence[tuple[Attribute, Attribute]],
-    linked: Spread,
-    lineage: Lineage,
-) -> bool:
-    """Are all rows of ``linked`` that a row of this side matches among those that its own key brought?
+def _leads(side: PlanRelation, pairs: Sequence[tuple[Attribute, Attribute]], linked: Spread) -> bool:
+    """Are all rows of ``linked`` that a row of this side matches among those that are read?
 
-    They are when ``linked`` was found through an input of which this side has a row: the link and this side's key are
-    columns of that one row, or NULL with it."""
+    They are when ``linked`` is found through an input of which this side has a row: that row is read itself, and with
+    it all rows that its columns of the link lead to. They may be NULL with it, and match nothing."""
     parent = linked.domain.of
-    path = lineage.paths.get(parent)
-    match path:
-        case Direct(columns=columns) if not rows.domain.of:
-            needed = dict(zip(lineage.key, map(column_words, columns), strict=True))
-        case Link(input=of, own=own, theirs=theirs) if rows.domain.of == of and rows.domain.columns == theirs:
-            needed = dict(zip(theirs, own, strict=True))
-        case _:
-            return False
     readings = {origin.reading for origin in side.origins.values() if origin.input == parent}
-    return any(
-        _has_key(side, rows, needed, reading) and _is_linked(side, pairs, linked, reading)
-        for reading in readings
-    )
-
-
-def _has_key(side: PlanRelation, rows: Spread, needed: dict[str, str], reading: int) -> bool:
-    return all(
-        any(
-            (origin := side.origins.get(held)) is not None
-            and (origin.reading, origin.column) == (reading, column)
-            for held in rows.holders[name]
-        )
-        for name, column in needed.items()
-    )
+    return any(_is_linked(side, pairs, linked, reading) for reading in readings)
 
 
 def _is_linked(
@@ -183,7 +176,7 @@ def _is_linked(
     )
 
 
-def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]:
+def refusal_of(kind: str, sides: JoinSides) -> Refusal:
     """Why ``join_rows`` gave None, and what to do."""
     left, right = sides.left, sides.right
     if kind not in _KEPT:

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PACKAGE = "org.apache.spark.sql.catalyst.optimizer."
-_RULES = (
+_CONDITIONS = (
     "PullupCorrelatedPredicates",  # conditions of an inner query that name the outer one go up to it
     "RewritePredicateSubquery",  # EXISTS and IN are semi joins, their negations anti joins
+)
+_DEPTH = 3
+"""A query in a condition of an inner query is seen when that one is a join."""
+_RULES = (
+    *_CONDITIONS * _DEPTH,
     "RewriteCorrelatedScalarSubquery",  # a value of each row is a left join with an aggregate
     "PushDownPredicates",
     "ReorderJoin",  # tables with commas are joined by the conditions of WHERE

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from tailrace.projections.analysis.spread import (
     AllRows,
     PlanRelation,
+    Refusal,
     Rows,
     Spread,
     UnknownRows,
     unite,
 )
-
-Refusal = tuple[str, str]
-"""Why rows of different keys meet, and what to do."""
 
 
 def rows_of_union(parts: Sequence[PlanRelation]) -> Rows | Refusal:

@@ -19,7 +19,14 @@ from tailrace.projections.analysis.expressions import (
     subqueries,
 )
 from tailrace.projections.analysis.locality.computed_attributes import ComputedAttributes
-from tailrace.projections.analysis.locality.joins import JoinSides, join_rows, refusal_of
+from tailrace.projections.analysis.locality.input_rows import rows_of_input
+from tailrace.projections.analysis.locality.joins import (
+    INNER,
+    JoinSides,
+    join_in_any_order,
+    join_rows,
+    refusal_of,
+)
 from tailrace.projections.analysis.locality.obstacle_words import (
     UNPROVABLE,
     computed_key_hint,
@@ -29,18 +36,18 @@ from tailrace.projections.analysis.locality.obstacle_words import (
     name_list,
     window_hint,
 )
-from tailrace.projections.analysis.locality.set_operations import Refusal, rows_of_comparison, rows_of_union
+from tailrace.projections.analysis.locality.set_operations import rows_of_comparison, rows_of_union
 from tailrace.projections.analysis.plan_tree import Node
 from tailrace.projections.analysis.spread import (
     AllRows,
     Attribute,
-    Domain,
     InputColumn,
     InputFacts,
     Obstacle,
     OutputColumn,
     PlanRelation,
     Proof,
+    Refusal,
     Rows,
     Spread,
     UnknownRows,
@@ -49,12 +56,9 @@ from tailrace.projections.analysis.spread import (
     narrow,
     unique_of_join,
 )
-from tailrace.projections.definition.computed import Computed
-from tailrace.projections.definition.lineage import Direct, Lineage, Link, read_columns
+from tailrace.projections.compute.scalar_subqueries import MARK
+from tailrace.projections.definition.lineage import Lineage
 from tailrace.projections.definition.model import KeyColumn
-
-MARK = "tailrace input "
-"""The alias around each input's plan: a name that no function gives."""
 
 _PASSING = frozenset({
     "CollectMetrics", "EventTimeWatermark", "RebalancePartitions", "Repartition", "RepartitionByExpression",
@@ -65,7 +69,8 @@ _LIMITS = frozenset({"GlobalLimit", "LimitAll", "LocalLimit", "Offset", "Tail"})
 
 
 def prove(plan: Node, lineage: Lineage, inputs: Mapping[str, InputFacts]) -> Proof:
-    """Walk a plan whose inputs are marked (``MARK``)."""
+    """Walk a plan whose inputs are marked (``MARK``). A scalar subquery that names no column around it is taken for a
+    constant: a refresh by keys gives it the value that it has over all rows."""
     walk = _Walk(lineage, inputs, ComputedAttributes(inputs))
     result = walk.relation(plan)
     walk.conclude(plan, result)
@@ -74,10 +79,14 @@ def prove(plan: Node, lineage: Lineage, inputs: Mapping[str, InputFacts]) -> Pro
 
 @dataclass(frozen=True, slots=True)
 class _Defined:
-    """A common table expression, with the readings of inputs in it."""
+    """A common table expression: its ``plan``, the readings of inputs in it, the names of these inputs, and what speaks
+    against following keys where it is read, but not within a subquery that sees all rows."""
 
+    plan: Node
     relation: PlanRelation
     readings: Sequence[int]
+    inputs: frozenset[str]
+    obstacles: Sequence[Obstacle]
 
 
 @dataclass(slots=True)
@@ -88,6 +97,8 @@ class _Walk:
     proof: Proof = field(default_factory=Proof)
     _defined: dict[int, _Defined] = field(default_factory=dict)
     _readings: int = 0
+    _sees_all: bool = False
+    """Within a subquery whose inputs are never restricted."""
 
     def relation(self, node: Node) -> PlanRelation:
         found = self._relation(node)
@@ -115,6 +126,8 @@ class _Walk:
         for inner in node.children[0].walk():
             self.proof.relations.pop(inner, None)
         self._readings += 1
+        if not self._sees_all:
+            self.proof.inputs.add(facts.name)
         places: dict[str, Attribute] = {column.name: column.id for column in below.output}
         if facts.nested and "key" in places:
             row = next(column.id for column in below.output if column.name == "key")
@@ -134,32 +147,11 @@ class _Walk:
             for each, number in computed.items()
         }
         held: dict[KeyColumn, Attribute] = dict(places.items()) | dict(computed.items())
-        return PlanRelation(below.output, self._spread(node, facts, held), origins, unique)
-
-    def _spread(self, node: Node, facts: InputFacts, places: Mapping[KeyColumn, Attribute]) -> Rows:
-        name = facts.name
-        path = self.lineage.paths.get(name)
-        match path:
-            case None:
-                return AllRows()
-            case Direct(columns=columns):
-                domain, own = Domain("", self.lineage.key), columns
-            case Link(input=parent, own=own, theirs=theirs):
-                domain = Domain(parent, theirs)
-        unseen = [each for each in read_columns(own) if each not in places]
-        unknown = [column_words(each) for each in own if each not in places]
-        if unseen:
-            what = f"affects of {name} names {', '.join(unseen)}, which the function is not given"
-            self.proof.obstacles.append(Obstacle(node, what, "add it to columns="))
-            return UnknownRows()
-        if unknown:
-            what = f"affects of {name} is {', '.join(unknown)}, which cannot be followed"
-            hint = "a key is no float, no text with a collation, and computed of one row"
-            self.proof.obstacles.append(Obstacle(node, what, hint))
-            return UnknownRows()
-        given = dict(zip(domain.columns, own, strict=True))
-        never = {name_of_key for name_of_key, column in given.items() if _never_null(facts, column)}
-        return Spread.of(domain, {name: places[column] for name, column in given.items()}, never)
+        held |= {each: places[made.column] for each, made in facts.computed.items() if made.column in places}
+        rows: Rows = AllRows()
+        if not self._sees_all:
+            rows = self._rows_or_refusal(node, rows_of_input(self.lineage, facts, held))
+        return PlanRelation(below.output, rows, origins, unique)
 
     def _limit(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
@@ -205,18 +197,21 @@ class _Walk:
     def _filter(self, node: Node) -> PlanRelation:
         (child,) = node.children
         condition = node.expression("condition")
-        if child.kind == "Join" and child.object_name("joinType") in ("Inner", "Cross"):
-            below = self._join_on(child, [child.expression("condition"), condition])
+        if _is_inner_join(child):
+            below = self._inner_joins(child, [child.expression("condition"), condition])
             self._look_into_subqueries(child, below)
             self.proof.relations[child] = below
-        else:
-            below = self.relation(child)
-        rows = below.rows
-        if isinstance(rows, Spread):
-            below = below.with_rows(
-                narrow(rows, non_null_attributes(condition, self.computed.held_by(below)))
-            )
-        return below
+            return below
+        below = self.relation(child)
+        return self._narrowed(below, [condition])
+
+    def _narrowed(self, below: PlanRelation, conditions: Iterable[Node | None]) -> PlanRelation:
+        """The rows below that fulfil these conditions."""
+        rows, held_by = below.rows, self.computed.held_by(below)
+        if not isinstance(rows, Spread):
+            return below
+        known = {held for each in conditions for held in non_null_attributes(each, held_by)}
+        return below.with_rows(narrow(rows, known))
 
     def _aggregate(self, node: Node) -> PlanRelation:
         below = self.relation(node.children[0])
@@ -319,57 +314,82 @@ class _Walk:
     def _union(self, node: Node) -> PlanRelation:
         """Columns of one place belong together."""
         parts = [self.relation(child) for child in node.children]
-        return PlanRelation(parts[0].output, self._rows_or_refusal(node, parts[0], rows_of_union(parts)))
+        return PlanRelation(parts[0].output, self._rows_or_refusal(node, rows_of_union(parts)))
 
     def _set_operation(self, node: Node) -> PlanRelation:
         """Intersect and except compare whole rows."""
         left, right = (self.relation(child) for child in node.children)
-        rows = self._rows_or_refusal(node, left, rows_of_comparison(node.kind, left, right))
+        rows = self._rows_or_refusal(node, rows_of_comparison(node.kind, left, right))
         if isinstance(rows, UnknownRows):
             return PlanRelation(left.output, rows)
         everything = frozenset({frozenset(column.id for column in left.output)})
         unique = left.unique if node.fields.get("isAll") else left.unique | everything
         return PlanRelation(left.output, rows, left.origins, unique)
 
-    def _rows_or_refusal(self, node: Node, below: PlanRelation, found: Rows | Refusal) -> Rows:
-        if isinstance(found, tuple):
-            self._refuse(node, below, *found)
-            return UnknownRows()
-        return found
+    def _rows_or_refusal(self, node: Node, found: Rows | Refusal) -> Rows:
+        if not isinstance(found, tuple):
+            return found
+        self.proof.obstacles.append(Obstacle(node, *found))
+        return UnknownRows()
 
     def _join(self, node: Node) -> PlanRelation:
-        return self._join_on(node, [node.expression("condition")])
-
-    def _join_on(self, node: Node, conditions: Iterable[Node | None]) -> PlanRelation:
+        if _is_inner_join(node):
+            return self._inner_joins(node, [node.expression("condition")])
         left, right = (self.relation(child) for child in node.children)
         kind = node.object_name("joinType")
-        held_by = self.computed.held_by(left, right)
-        matched = [each for condition in conditions for each in equalities(condition, held_by)]
-        sides = JoinSides.of(left, right, [*matched, *self.computed.equal_constants(left, right)])
-        rows = join_rows(kind, sides, self.lineage)
-        if rows is None:
-            what, hint = refusal_of(kind, sides, self.lineage)
-            self.proof.obstacles.append(Obstacle(node, what, hint))
-            rows = UnknownRows()
+        sides = self._sides(left, right, [node.expression("condition")])
+        rows = self._rows_or_refusal(node, join_rows(kind, sides) or refusal_of(kind, sides))
         if kind in ("LeftSemi", "LeftAnti") or kind.startswith("ExistenceJoin"):
             return PlanRelation(left.output, rows, left.origins, left.unique)
         keeps = {"LeftOuter": "left", "RightOuter": "right", "FullOuter": "both"}.get(kind, "none")
-        joined = PlanRelation(
-            (*left.output, *right.output),
-            rows,
-            {**left.origins, **right.origins},
-            unique_of_join(left, right, sides.pairs(), keeps=keeps),
-        )
+        joined = _beside(left, right, sides, keeps).with_rows(rows)
         # Of rows that match nothing the columns are NULL, but not what is computed of them: coalesce(NULL, 'none').
         gone = {"left": right.computed, "right": left.computed, "both": left.computed | right.computed}
         return joined.without(gone.get(keeps, frozenset()))
 
+    def _inner_joins(self, node: Node, conditions: Sequence[Node | None]) -> PlanRelation:
+        """An inner join and those below it: all of their conditions hold together."""
+        tree = _InnerJoins()
+        whole = self._gather(node, conditions, tree)
+        rows = join_in_any_order(tree.parts, lambda left, right: self._sides(left, right, tree.conditions))
+        whole = whole.with_rows(self._rows_or_refusal(node, rows))
+        for below in tree.nodes:
+            self._look_into_subqueries(below, whole)
+        return self._narrowed(whole, tree.conditions)
+
+    def _gather(self, node: Node, conditions: Sequence[Node | None], tree: _InnerJoins) -> PlanRelation:
+        """The columns of an inner join; what it joins goes into the tree."""
+        below = []
+        for child in node.children:
+            join = child.children[0] if child.kind == "Filter" else child
+            if not _is_inner_join(join):
+                below.append(self.relation(child))
+                tree.parts.append(below[-1])
+                continue
+            nodes = [join] if join is child else [join, child]
+            below.append(self._gather(join, [each.expression("condition") for each in nodes], tree))
+            tree.nodes += nodes
+            self.proof.relations |= dict.fromkeys(nodes, below[-1])
+        tree.conditions += conditions
+        left, right = below
+        return _beside(left, right, self._sides(left, right, conditions), "none")
+
+    def _sides(self, left: PlanRelation, right: PlanRelation, conditions: Iterable[Node | None]) -> JoinSides:
+        held_by = self.computed.held_by(left, right)
+        matched = [each for condition in conditions for each in equalities(condition, held_by)]
+        return JoinSides.of(left, right, [*matched, *self.computed.equal_constants(left, right)])
+
     def _with_cte(self, node: Node) -> PlanRelation:
         for defined in node.expressions("cteDefs"):
-            before = self._readings
+            before, around = self._readings, self.proof.inputs
+            known, self.proof.inputs = len(self.proof.obstacles), set()
             found = self.relation(defined.children[0])
-            readings = range(before + 1, self._readings + 1)
-            self._defined[int(defined.fields["id"])] = _Defined(found, readings)
+            self._defined[int(defined.fields["id"])] = _Defined(
+                defined.children[0], found, range(before + 1, self._readings + 1),
+                frozenset(self.proof.inputs), self.proof.obstacles[known:],
+            )  # fmt: skip
+            del self.proof.obstacles[known:]
+            self.proof.inputs = around
         plan = node.expression("plan")
         return self.relation(plan if plan is not None else node.children[-1])
 
@@ -379,6 +399,10 @@ class _Walk:
         output = _columns(node.expressions("output"))
         if defined is None or len(output) != len(defined.relation.output):
             return self._unknown_node(node)
+        if self._sees_all:
+            defined = self._seen_whole(defined)
+        self.proof.inputs |= defined.inputs
+        self.proof.obstacles += [each for each in defined.obstacles if each not in self.proof.obstacles]
         columns = {new.id: old.id for new, old in zip(output, defined.relation.output, strict=True)}
         readings = {reading: self._readings + place for place, reading in enumerate(defined.readings, 1)}
         self._readings += len(readings)
@@ -390,16 +414,27 @@ class _Walk:
         }
         return replace(found, origins=origins)
 
+    def _seen_whole(self, defined: _Defined) -> _Defined:
+        """A common table expression within a subquery whose inputs are never restricted."""
+        walk = _Walk(self.lineage, self.inputs, ComputedAttributes(self.inputs), _defined=self._defined)
+        walk._sees_all = True
+        found = defined.relation.with_rows(walk.relation(defined.plan).rows)
+        return replace(defined, relation=found, inputs=frozenset(), obstacles=walk.proof.obstacles)
+
     def _look_into_subqueries(self, node: Node, found: PlanRelation) -> None:
         for expression in node.all_expressions():
-            for plan in subqueries(expression):
+            for query, plan in subqueries(expression):
+                if query.kind == "ScalarSubquery" and not query.children:  # those are the columns around it
+                    around, self._sees_all = self._sees_all, True
+                    self.relation(plan)
+                    self._sees_all = around
+                    continue
                 inner = self.relation(plan)
                 if not isinstance(inner.rows, AllRows | UnknownRows) and not isinstance(
                     found.rows, UnknownRows
                 ):
                     self._refuse(node, found, "a subquery looks at rows of all keys",
-                                 "write it as a join on the key; or compute its value in a projection of its own, and"
-                                 " read its result: then everything is computed only when it moves")  # fmt: skip
+                                 "write it as a join on the key")  # fmt: skip
 
     def _refuse(self, node: Node, below: PlanRelation, what: str, hint: str) -> None:
         if not isinstance(below.rows, UnknownRows):
@@ -430,6 +465,29 @@ class _Walk:
         self.proof.never_null = not self.proof.obstacles and set(self.lineage.key) <= result.rows.never_null
 
 
+@dataclass(slots=True)
+class _InnerJoins:
+    """Inner joins below each other: what they join, their ``nodes`` without the topmost, and all their conditions."""
+
+    parts: list[PlanRelation] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    conditions: list[Node | None] = field(default_factory=list)
+
+
+def _is_inner_join(node: Node) -> bool:
+    return node.kind == "Join" and node.object_name("joinType") in INNER
+
+
+def _beside(left: PlanRelation, right: PlanRelation, sides: JoinSides, keeps: str) -> PlanRelation:
+    """The columns of two relations in one row."""
+    return PlanRelation(
+        (*left.output, *right.output),
+        UnknownRows(),
+        {**left.origins, **right.origins},
+        unique_of_join(left, right, sides.pairs(), keeps=keeps),
+    )
+
+
 def _marked_input(node: Node) -> str:
     """The input that an alias marks; "" for an alias of the user's."""
     identifier = node.fields.get("identifier")
@@ -458,10 +516,3 @@ _RULES: dict[str, _Rule] = {
     "Window": _Walk._window,
     "WithCTE": _Walk._with_cte,
 }
-
-
-def _never_null(facts: InputFacts, column: KeyColumn) -> bool:
-    """Is a part of the key NULL in no row of an input?"""
-    if isinstance(column, Computed):
-        return facts.computed[column].never_null
-    return facts.nested or column in set().union(*facts.unique)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 from tailrace.projections.analysis.expressions import values_of
 from tailrace.projections.analysis.plan_tree import Node
@@ -27,6 +28,7 @@ _ROUNDING = frozenset({
     "LessThan", "LessThanOrEqual", "Round", "RoundCeil", "RoundFloor",
 })  # fmt: skip
 """Below these further digits count no more, or hardly ever."""
+_PERCENT = 100
 _ORDERS = frozenset({"GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual"})
 """Of these a digit that is dropped decides only where both sides are as good as equal."""
 
@@ -66,11 +68,22 @@ def lost_digits(expression: Node, *, rounded: bool = False, ordered: bool = Fals
         found_scale = (digits(expression) or (MOST, 6))[1]
         yield LostDigits(
             f"{name} of decimals has {found_scale} digits behind the point, in Postgres 16 significant ones or more",
-            "say how many are meant: round(…, 2)", name, cut=False,
+            "say how many are meant: round(…, 2); multiply before you divide", name, cut=False,
         )  # fmt: skip
     inside = rounded or kind in _ROUNDING or (kind == "Cast" and expression.type != "string")
     for child in expression.children:
-        yield from lost_digits(child, rounded=inside, ordered=kind in _ORDERS)
+        grows = kind == "Multiply" and not all(map(_is_percent, set(expression.children) - {child}))
+        yield from lost_digits(child, rounded=inside and not grows, ordered=kind in _ORDERS)
+
+
+def _is_percent(factor: Node) -> bool:
+    """Whether it is a constant of 100 or less, which brings few digits of a quotient before the point."""
+    while factor.kind in ("Cast", "Alias"):
+        (factor,) = factor.children
+    try:
+        return factor.kind == "Literal" and abs(Decimal(str(factor.fields.get("value")))) <= _PERCENT
+    except InvalidOperation:
+        return False
 
 
 def digits(expression: Node) -> Digits | None:

@@ -31,7 +31,9 @@ class TextType:
     text may be read. ``functions``: whether functions of texts see what those of Postgres see. ``cast``: the type that
     a definition would give it. ``of_elements``: this is about the order of lists, and nothing is said of their
     elements. ``padded``: it is ``char(n)`` without its blanks. ``varying``: it is ``varchar``, which Postgres compares
-    with ``char(n)`` as if it was that. ``hint``: what to write where no cast helps."""
+    with ``char(n)`` as if it was that. Of casts to text in Postgres, ``cast_text`` says what is made where that is not
+    the text that it prints; ``kept_by_cast``: they change nothing of this. ``hint``: what to write where no cast
+    helps."""
 
     words: str
     equal: bool = False
@@ -43,6 +45,8 @@ class TextType:
     of_elements: bool = False
     padded: bool = False
     varying: bool = False
+    cast_text: str = ""
+    kept_by_cast: bool = False
     hint: str = ""
 
     @property
@@ -94,7 +98,10 @@ _TYPES: dict[int, TextType] = {
     774: TextType("macaddr8", equal=True, order="as text", literal=rf"{_MAC}{{7}}"),
     790: TextType("money", equal=True, literal=r"-?\$[0-9]{1,3}(,[0-9]{3})*\.[0-9]{2}"),
     829: TextType("macaddr", equal=True, order="as text", literal=rf"{_MAC}{{5}}"),
-    869: TextType("inet", equal=True, literal=rf"{_OCTET}(\.{_OCTET}){{3}}(/([0-9]|[12][0-9]|3[01]))?"),
+    869: TextType(
+        "inet", equal=True, literal=rf"{_OCTET}(\.{_OCTET}){{3}}(/([0-9]|[12][0-9]|3[01]))?",
+        cast_text="which in Postgres always has the length of its mask",
+    ),
     1042: _PADDED,
     1186: TextType("interval"),
     1266: TextType("timetz", equal=True, literal=r"[0-2][0-9]:[0-5][0-9]:[0-5][0-9][+-][0-9]{2}"),
@@ -157,7 +164,9 @@ def _collated(column: Column, *, byte_order: bool) -> TextType | None:
     if column.meant_oid not in (25, 1042, 1043) or column.collation in ("", "C"):
         return None
     if column.collation.endswith(NONDETERMINISTIC):
-        return TextType(f"text under the collation {column.collation}", functions=False)
+        return TextType(f"text under the collation {column.collation}", functions=False, kept_by_cast=True)
     if byte_order:
         return None
-    return TextType(f"text under the collation {column.collation}", equal=True, order="warned")
+    return TextType(
+        f"text under the collation {column.collation}", equal=True, order="warned", kept_by_cast=True
+    )

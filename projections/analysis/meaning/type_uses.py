@@ -165,7 +165,10 @@ class TypeUses:
             case "CreateNamedStruct":
                 names = [str(name.fields.get("value")) for name in inner.children[::2]]
                 return {name: _any_of(held) for name, held in zip(names, below[1::2], strict=False)}
-            case "Cast":  # to string it is the text that is meant
+            case "Cast":
+                held = below[0].get("", frozenset())
+                if inner.type == "string":  # it is the text that is meant
+                    return {"": frozenset(each for each in held if self._type(each).kept_by_cast)}
                 return below[0] if inner.type in ("array", "map", "struct") else {}
             case "If" | "CaseWhen":
                 return _merge(values_of(inner.kind, below))
@@ -222,6 +225,12 @@ class TypeUses:
 
     def _judge_cast(self, inner: Node, used: frozenset[TextColumn]) -> None:
         name = inner.type.partition("(")[0]
+        for origin in sorted(used) if name == "string" else ():
+            self._find(
+                origin,
+                f"is cast to text, {self._type(origin).cast_text}",
+                fails=bool(self._type(origin).cast_text),
+            )
         for origin in sorted(used) if inner.type not in ("string", "array", "map", "struct") else ():
             if not self._type(origin).may_be_read_as(name):
                 self.numbers.add(inner)

@@ -8,84 +8,53 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from tailrace.projections.definition.model import Changes, Input, KeyColumn, State
 from tailrace.projections.definition.sql.computed_value import coalesced, computed_of, is_plain_cast
+from tailrace.projections.definition.sql.meaning import Meaning
+from tailrace.projections.definition.sql.postgres.refusal import first_character
+from tailrace.projections.definition.sql.query_output import (
+    ANYWHERE,
+    Place,
+    QueryOutput,
+    UnionOutput,
+    one_with,
+    renamed,
+)
 
 _READINGS_MAX = 200
 """A common table expression that is read twice is two readings of what it reads: without a limit, two to the power of
 how deep they are nested."""
-
-Place = tuple[int, KeyColumn]
-"""A column of one reading of an input, or what is computed of its columns; a constant is of none (``ANYWHERE``)."""
-ANYWHERE = -1
 
 
 class NotDerived(Exception):
     """Why nothing can be said of a query."""
 
 
-@dataclass(slots=True)
-class QueryOutput:
-    """The output of a query or a table. ``columns`` are those with known names, in order, each with the places its
-    value comes from (none: it is computed); ``stars`` are outputs that are passed on whole. With a ``reading``, other
-    columns are those of an input; if it ``is_open``, there may be others."""
-
-    columns: list[tuple[str, frozenset[Place]]] = field(default_factory=list)
-    stars: list[QueryOutput] = field(default_factory=list)
-    reading: int | None = None
-    is_open: bool = False
-
-    def has(self, name: str) -> bool | None:
-        """Whether there is such a column; None when that is not known."""
-        if any(column == name for column, _ in self.columns):
-            return True
-        known = [star.has(name) for star in self.stars]
-        if True in known:
-            return True
-        return None if self.is_open or None in known else False
-
-    def places(self, name: str) -> frozenset[Place]:
-        """Where a column's value comes from."""
-        for column, places in self.columns:
-            if column == name:
-                return places
-        if self.reading is not None:
-            return frozenset({(self.reading, name)})
-        chosen = _one(self.stars, name)
-        return chosen.places(name) if chosen else frozenset()
-
-
-def _one(outputs: Sequence[QueryOutput], name: str) -> QueryOutput | None:
-    """The only output that has a column; None when that is not certain."""
-    known = [(output, output.has(name)) for output in outputs]
-    for certain in (True, None):
-        found = [output for output, has in known if has is certain]
-        if found:
-            return found[0] if len(found) == 1 else None
-    return None
-
-
 _Tables = Mapping[str, tuple[exp.CTE, "_Tables"]]
-_Same = Callable[[frozenset[Place], frozenset[Place]], frozenset[Place]]
 
 
 @dataclass(slots=True)
 class ClassWalk:
     """Reads a query from its tables up. ``names`` are the inputs by their lower-case names. ``edges`` are places that
     the query sets equal: places that are connected are one class. ``groups`` is what the query groups or partitions
-    by. ``zone`` is that of a query in Postgres' SQL; None for one in Spark's."""
+    by. ``excluded`` are readings in NOT IN. ``meanings`` are those of names without a table, by their places in the
+    text. ``zone`` is that of a query in Postgres' SQL; None for one in Spark's. ``known`` are the columns of inputs, as
+    far as they are known."""
 
     names: Mapping[str, str]
     inputs: Mapping[str, Input]
     readings: list[str] = field(default_factory=list)
     edges: list[tuple[Place, Place]] = field(default_factory=list)
     groups: list[list[frozenset[Place]]] = field(default_factory=list)
+    excluded: set[int] = field(default_factory=set)
+    meanings: dict[int, Meaning] = field(default_factory=dict)
     zone: str | None = None
+    known: Mapping[str, Sequence[str]] = field(default_factory=dict)
     spelled: dict[Place, KeyColumn] = field(default_factory=dict)
     _above: dict[Place, Place] = field(default_factory=dict)
 
@@ -140,7 +109,7 @@ class ClassWalk:
             pairs = zip(left.columns, right.columns, strict=False)
             columns = [(name, self._common_places(ours, theirs)) for (name, ours), (_, theirs) in pairs]
             return QueryOutput(columns)
-        return _UnionOutput(self._common_places, left, right)
+        return UnionOutput(self._common_places, left, right)
 
     def _common_places(self, ours: frozenset[Place], theirs: frozenset[Place]) -> frozenset[Place]:
         """The value of either: places of one class, for the key's purposes. Nothing when one of them is computed."""
@@ -152,47 +121,58 @@ class ClassWalk:
         return ours | theirs
 
     def _select(self, select: exp.Select, tables: _Tables, outer: _Scope | None) -> QueryOutput:
-        sources: dict[str, QueryOutput] = {}
-        merged: dict[str, frozenset[Place]] = {}
+        scope = _Scope({}, {}, self, outer)
         start = select.args.get("from_")
-        joins = select.args.get("joins") or []
-        laterals = select.args.get("laterals") or []
         for each in [start.this] if start else []:
-            self._add(sources, each, tables)
-        for join in joins:
-            name = self._add(sources, join.this, tables)
-            for column in join.args.get("using") or []:
-                self._merge(sources, merged, name, column.name.lower())
-        for each in laterals:
-            self._add(sources, each, tables)
-        scope = _Scope(sources, merged, self, outer)
-        conditions = [join.args.get("on") for join in joins]
+            self._add(scope, each, tables)
+        for join in select.args.get("joins") or []:
+            self._join_table(scope, join, tables)
+        for each in select.args.get("laterals") or []:
+            self._add(scope, each, tables)
         where = select.args.get("where")
-        for condition in [*conditions, where.this if where else None]:
-            self._conditions(condition, scope)
+        self._conditions(where.this if where else None, scope)
         self._look_into_subqueries(select, tables, scope)
         output = self._project(select, scope)
         self._note_groups(select, scope, output)
+        self._note_meanings(select, scope, {name for name, _ in output.columns})
         return output
 
-    def _add(self, sources: dict[str, QueryOutput], source: exp.Expr, tables: _Tables) -> str:
+    def _add(self, scope: _Scope, source: exp.Expr, tables: _Tables) -> str:
         """Add a table of FROM or JOIN; returns its name."""
-        name = (source.alias_or_name or f" {len(sources)}").lower()
-        sources[name] = self._source(source, tables)
-        for join in source.args.get("joins") or []:  # (a JOIN b …) in parentheses
-            self._add(sources, join.this, tables)
+        if isinstance(source, exp.Subquery | exp.Paren) and isinstance(source.this, exp.Table):
+            source = source.this  # (a JOIN b …)
+        name = (source.alias_or_name or f" {len(scope.sources)}").lower()
+        scope.sources[name] = self._source(source, tables, scope)
+        for join in source.args.get("joins") or []:
+            self._join_table(scope, join, tables)
         return name
 
-    def _source(self, source: exp.Expr, tables: _Tables) -> QueryOutput:
+    def _join_table(self, scope: _Scope, join: exp.Join, tables: _Tables) -> None:
+        """Its condition sees the tables up to here."""
+        name = self._add(scope, join.this, tables)
+        using = [column.name.lower() for column in join.args.get("using") or []]
+        if join.method.upper() == "NATURAL":
+            others = [output for each, output in scope.sources.items() if each != name]
+            left = {column for output in others for column, _ in output.columns}
+            using = [column for column, _ in scope.sources[name].columns if column in left]
+            if (place := first_character(join.this)) is not None:
+                self.meanings[place] = Meaning.of_natural_join(using)
+        for column in using:
+            self._merge(scope, name, column)
+        self._conditions(join.args.get("on"), scope)
+
+    def _source(self, source: exp.Expr, tables: _Tables, around: _Scope) -> QueryOutput:
         if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier) and not source.db:
             name = source.name.lower()
             if name in tables:
                 defined, seen = tables[name]
-                return _rename(self.query(defined.this, seen), defined)
+                return renamed(self.query(defined.this, seen), defined)
             if name in self.names:
-                return self._read_input(self.names[name])
+                return renamed(self._read_input(self.names[name]), source)
         if isinstance(source, exp.Subquery):
-            return _rename(self.query(source, tables), source)
+            return renamed(self.query(source, tables), source)
+        if isinstance(source, exp.Lateral) and isinstance(source.this, exp.Subquery):
+            return renamed(self.query(source.this, tables, around), source)
         alias = source.args.get("alias")
         columns = alias.columns if isinstance(alias, exp.TableAlias) else []
         return QueryOutput([(column.name.lower(), frozenset()) for column in columns], is_open=not columns)
@@ -202,21 +182,22 @@ class ClassWalk:
             raise NotDerived(f"it reads its inputs in more than {_READINGS_MAX} places")
         self.readings.append(name)
         number, source = len(self.readings) - 1, self.inputs[name]
-        if isinstance(source, State) and source.columns is not None:
-            columns = [column.lower() for column in source.columns]
-            return QueryOutput([(column, frozenset({(number, column)})) for column in columns])
-        return QueryOutput(reading=number, is_open=True)
+        columns = self.known.get(name) or (source.columns if isinstance(source, State) else None)
+        if columns is None:
+            return QueryOutput(reading=number, is_open=True)
+        places = {column: (number, column.lower()) for column in columns}
+        if name in self.known:
+            self.spelled |= {place: column for column, place in places.items()}
+        return QueryOutput([(place[1], frozenset({place})) for place in places.values()], reading=number)
 
-    def _merge(
-        self, sources: Mapping[str, QueryOutput], merged: dict[str, frozenset[Place]], name: str, column: str
-    ) -> None:
+    def _merge(self, scope: _Scope, name: str, column: str) -> None:
         """``USING (column)``: one column from then on."""
-        right = sources[name].places(column)
-        others = [output for each, output in sources.items() if each != name]
-        found = _one(others, column)
-        left = merged.get(column) or (found.places(column) if found else frozenset())
+        right = scope.sources[name].places(column)
+        others = [output for each, output in scope.sources.items() if each != name]
+        found = one_with(others, column)
+        left = scope.merged.get(column) or (found.places(column) if found else frozenset())
         self._equal(left, right)
-        merged[column] = left | right if left and right else frozenset()
+        scope.merged[column] = left | right if left and right else frozenset()
 
     def _conditions(self, condition: exp.Expr | None, scope: _Scope) -> None:
         """What holds in every row."""
@@ -268,17 +249,33 @@ class ClassWalk:
         return self._made(expression, scope)
 
     def _look_into_subqueries(self, select: exp.Select, tables: _Tables, scope: _Scope) -> None:
-        """Queries in conditions and values: what they set equal to columns around them, and what IN compares."""
+        """Queries in conditions and values: what they set equal to columns around them, and what IN compares. One that
+        is a value and names no column around it is a constant: that it reads an input says nothing of that one's rows.
+        """
         around = [select.args.get("where"), select.args.get("having"), *select.expressions]
         around += [join.args.get("on") for join in select.args.get("joins") or []]
         for place in filter(None, around):
             for inner in _queries_in(place):
+                if self._is_constant(inner, tables, scope):
+                    continue
+                first = len(self.readings)
                 found = self.query(inner, tables, scope)
-                if isinstance(inner.parent, exp.In):
+                if isinstance(inner.parent, exp.In) and _is_negated(inner.parent):
+                    self.excluded.update(range(first, len(self.readings)))
+                elif isinstance(inner.parent, exp.In):
                     of = inner.parent.this.unnest()
                     compared = of.expressions if isinstance(of, exp.Tuple) else [of]
                     for each, (_, places) in zip(compared, found.columns, strict=False):
                         self._equal(self._made(each, scope), places)
+
+    def _is_constant(self, inner: exp.Expr, tables: _Tables, scope: _Scope) -> bool:
+        if not isinstance(inner, exp.Subquery) or isinstance(inner.parent, exp.In | exp.Any | exp.All):
+            return False
+        around = _WatchedScope(scope.sources, scope.merged, self, scope.outer)
+        apart = ClassWalk(self.names, self.inputs, zone=self.zone, known=self.known)
+        apart.query(inner, tables, around)
+        self.meanings |= apart.meanings
+        return not around.asked
 
     def _note_groups(self, select: exp.Select, scope: _Scope, output: QueryOutput) -> None:
         """Note what the query groups by, and what its windows are partitioned by."""
@@ -290,6 +287,21 @@ class ClassWalk:
                 if isinstance(inner, exp.Window):
                     parts = inner.args.get("partition_by") or []
                     self.groups.append([self._made(part, scope) for part in parts])
+
+    def _note_meanings(self, select: exp.Select, scope: _Scope, own: Container[str]) -> None:
+        """What the names of a query mean, which has its ``own`` columns: ORDER BY looks for these first, GROUP BY
+        after the tables of FROM, before those of a query around."""
+        inner = select.walk(prune=lambda node: node is not select and isinstance(node, exp.Query))
+        for column in inner:
+            if not isinstance(column, exp.Column) or column.table or "start" not in column.this.meta:
+                continue
+            name = column.name.lower()
+            first = isinstance(column.parent, exp.Ordered)
+            second = isinstance(column.parent, exp.Group) and not scope.may_have(name)
+            of_result = name in own and (first or second)
+            means = Meaning.of_result(name) if of_result else scope.meaning(name)
+            if means is not None:
+                self.meanings[int(column.this.meta["start"])] = means
 
     def _group_value(self, expression: exp.Expr, scope: _Scope, output: QueryOutput) -> frozenset[Place]:
         """``GROUP BY 1`` and a name of the result count, too."""
@@ -304,32 +316,22 @@ class ClassWalk:
         output = QueryOutput()
         for each in select.expressions:
             if isinstance(each.this if isinstance(each, exp.Column) else each, exp.Star):
-                output.stars += scope.star_outputs(each)
+                for passed_on in scope.star_outputs(each):
+                    if passed_on.is_known:
+                        output.columns += passed_on.columns
+                    else:
+                        output.stars.append(passed_on)
             else:
                 output.columns.append((each.alias_or_name.lower(), self._made_or_constant(each, scope)))
         return output
 
 
-class _UnionOutput(QueryOutput):
-    """The columns of a set operation's sides by name, where these are not known beforehand."""
-
-    def __init__(self, same: _Same, left: QueryOutput, right: QueryOutput) -> None:
-        super().__init__()
-        self._same, self._left, self._right = same, left, right
-
-    def has(self, name: str) -> bool | None:
-        return self._left.has(name)
-
-    def places(self, name: str) -> frozenset[Place]:
-        return self._same(self._left.places(name), self._right.places(name))
-
-
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What the columns of one SELECT mean."""
+    """What the columns of one SELECT mean, as far as its FROM was read."""
 
-    sources: Mapping[str, QueryOutput]
-    merged: Mapping[str, frozenset[Place]]
+    sources: dict[str, QueryOutput]
+    merged: dict[str, frozenset[Place]]
     walk: ClassWalk
     outer: _Scope | None = None
 
@@ -339,6 +341,20 @@ class _Scope:
         for place in found:
             self.walk.spelled.setdefault(place, column.name if column.name.lower() == place[1] else place[1])
         return found
+
+    def meaning(self, name: str) -> Meaning | None:
+        """Whose column a name is; None when that is not certain."""
+        if name in self.merged:
+            return Meaning.of_both(name)
+        output = one_with(list(self.sources.values()), name)
+        if output is not None:
+            return Meaning.of_table(next(each for each, own in self.sources.items() if own is output), name)
+        found = self.outer.meaning(name) if self.outer is not None and not self.may_have(name) else None
+        return found.outside() if found is not None else None
+
+    def may_have(self, name: str) -> bool:
+        """Whether a table here has a column of this name, or several have, or one may."""
+        return any(each.has(name) is not False for each in self.sources.values())
 
     def has_table(self, name: str) -> bool:
         """Is there a table of this name here, or around?"""
@@ -354,7 +370,7 @@ class _Scope:
         elif len(parts) > 1 and self.outer is not None and self.outer.has_table(parts[0]):
             return self.outer.places(column)
         else:
-            output = _one(list(self.sources.values()), parts[0])
+            output = one_with(list(self.sources.values()), parts[0])
         if output is None:
             return self.outer.places(column) if self.outer is not None else frozenset()
         if len(parts) == 1:
@@ -389,15 +405,22 @@ class _Scope:
                 yield output
 
 
-def _rename(output: QueryOutput, source: exp.Expr) -> QueryOutput:
-    """With the names that ``AS t(a, b)`` gives."""
-    alias = source.args.get("alias")
-    names = [column.name.lower() for column in alias.columns] if isinstance(alias, exp.TableAlias) else []
-    if not names:
-        return output
-    if output.stars or len(names) != len(output.columns):
-        return QueryOutput([(name, frozenset()) for name in names])
-    return QueryOutput([(name, places) for name, (_, places) in zip(names, output.columns, strict=True)])
+@dataclass(frozen=True, slots=True)
+class _WatchedScope(_Scope):
+    """What columns mean around a query, which notes those that are ``asked`` for."""
+
+    asked: list[exp.Column] = field(default_factory=list)
+
+    def places(self, column: exp.Column) -> frozenset[Place]:
+        self.asked.append(column)
+        return frozenset()
+
+
+def _is_negated(condition: exp.Expr) -> bool:
+    around = condition.parent
+    while isinstance(around, exp.Paren):
+        around = around.parent
+    return isinstance(around, exp.Not)
 
 
 def _queries_in(expression: exp.Expr) -> Iterator[exp.Expr]:

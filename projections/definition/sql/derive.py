@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 
 from sqlglot import exp
 
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.lineage import key_columns
 from tailrace.projections.definition.model import Affects, Input, KeyColumn, Through
-from tailrace.projections.definition.sql.column_classes import ANYWHERE, ClassWalk, NotDerived, Place
+from tailrace.projections.definition.sql.column_classes import ClassWalk, NotDerived
+from tailrace.projections.definition.sql.meaning import Meaning
+from tailrace.projections.definition.sql.query_output import ANYWHERE, Place
 
 _KEY_COLUMNS_MAX = 8
 
@@ -29,8 +32,8 @@ class NotFound:
 
 @dataclass(frozen=True, slots=True)
 class DerivedAffects:
-    """``affects`` of the inputs in question; ``missing`` are those without one. ``untraced``: columns of the key that
-    are no column of an input as it is, as far as the text tells."""
+    """``affects`` of the inputs in question; ``missing`` are those without one, but for what only constants read.
+    ``untraced``: columns of the key that are no column of an input as it is, as far as the text tells."""
 
     affects: Mapping[str, Affects]
     missing: Mapping[str, NotFound]
@@ -43,12 +46,14 @@ def derive(
     inputs: Mapping[str, Input],
     wanted: Sequence[str],
     zone: str | None = None,
+    known: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> DerivedAffects:
     """The lineage of a query over ``inputs``; those in ``wanted`` do not say what they affect. ``zone`` is that of a
-    query in Postgres' SQL, with its functions as they are written; None for one in Spark's."""
+    query in Postgres' SQL, with its functions as they are written; None for one in Spark's. ``known`` are the columns
+    of inputs: without them only those that are written with their table, or alone in their SELECT, are known."""
     if not wanted:
         return DerivedAffects({}, {})
-    walk = ClassWalk({name.lower(): name for name in inputs}, inputs, zone=zone)
+    walk = ClassWalk({name.lower(): name for name in inputs}, inputs, zone=zone, known=known)
     try:
         result = walk.query(query, {})
     except NotDerived as error:
@@ -56,8 +61,20 @@ def derive(
     traced = {name: walk.key_column(result, name) for name in key[:_KEY_COLUMNS_MAX]}
     found = _KeyChoice(walk, {name: places for name, places in traced.items() if places}, key, inputs, wanted)
     best = found.best()
-    missing = {name: found.reason(name) for name in wanted if name not in best}
+    missing = {name: found.reason(name) for name in wanted if name not in best and name in walk.readings}
     return DerivedAffects(best, missing, tuple(name for name, places in traced.items() if not places))
+
+
+def meanings(
+    query: exp.Expr, inputs: Mapping[str, Input], known: Mapping[str, Sequence[str]]
+) -> Mapping[int, Meaning]:
+    """What the names without a table mean, by their places in the text, as far as that is certain."""
+    walk = ClassWalk({name.lower(): name for name in inputs}, inputs, known=known)
+    try:
+        walk.query(query, {})
+    except NotDerived:
+        return {}
+    return walk.meanings
 
 
 @dataclass(slots=True)
@@ -168,10 +185,15 @@ class _KeyChoice:
 
     def reason(self, name: str) -> NotFound:
         """Why nothing was found for an input."""
-        readings = len(self._readings(name))
-        if readings > 1:
+        readings = self._readings(name)
+        if self.walk.excluded & {*readings}:
             return NotFound(
-                f"it is read in {readings} places, which do not lead to the key by the same columns",
+                "it is read in NOT IN, which one NULL makes empty",
+                "write NOT EXISTS, which is the same where neither side can be NULL",
+            )
+        if len(readings) > 1:
+            return NotFound(
+                f"it is read in {len(readings)} places, which do not lead to the key by the same columns",
                 f"declare its table once more, inputs.other_{name}, and read other_{name} in one of these places",
             )
         return NotFound(

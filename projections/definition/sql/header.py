@@ -121,7 +121,8 @@ class _HeaderForm(_Strict):
 @dataclass(frozen=True, slots=True)
 class Header:
     """What a header says. ``sink`` is None when it is wrong. ``derived`` names the inputs without an ``affects`` in it;
-    those with "everything" have none either."""
+    those with "everything" have none either. ``lines`` and ``places`` are those of its inputs, ``words`` the places of
+    all that it says."""
 
     name: str
     key: tuple[str, ...]
@@ -137,6 +138,7 @@ class Header:
     time_zone: str
     lines: Mapping[str, int]
     places: Mapping[str, str]
+    words: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -199,6 +201,7 @@ class HeaderReader:
             time_zone=self._time_zone(header.time_zone, first),
             lines={name: self._line(("inputs", name), first) for name in inputs},
             places={name: self._place(self._line(("inputs", name), first)) for name in inputs},
+            words={path[0]: self._place(line) for path, line in self._lines.items() if len(path) == 1},
         )
 
     def _time_zone(self, name: str, first: int) -> str:

@@ -18,14 +18,14 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
-from tailrace.projections.definition.model import NOW, Affects, Projection
+from tailrace.projections.definition.model import NOW, Projection
 from tailrace.projections.definition.source import relative_path
-from tailrace.projections.definition.sql.derive import derive
 from tailrace.projections.definition.sql.header import Dialect, Header, HeaderReader
 from tailrace.projections.definition.sql.postgres.query import PostgresQuery
 from tailrace.projections.definition.sql.postgres.translate import parse
+from tailrace.projections.definition.sql.query_lineage import QueryLineage, with_affects
 from tailrace.projections.definition.sql.statements import statements
-from tailrace.projections.definition.sql.unfollowed import QueryText, unfollowed_inputs
+from tailrace.projections.definition.sql.unfollowed import QueryText
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
 
@@ -63,13 +63,11 @@ def load_sql(path: Path) -> LoadedQuery:
     if header.sink is None or query is None:
         return LoadedQuery(file, header.name, None, tuple(findings))
     defined = _projection(header, query, parsed)
-    findings += mistakes_of(_with_affects(defined, {name: {} for name in header.derived}))
+    findings += mistakes_of(with_affects(defined, {name: {} for name in header.derived}))
     if not findings:
-        read, zone = (parsed.tree, header.time_zone) if parsed.tree is not None else (query, None)
-        derived = derive(read, defined.key, defined.inputs, header.derived, zone)
-        defined = _with_affects(defined, derived.affects)
-        written = QueryText(text, header.lines)
-        defined = replace(defined, unfollowed=tuple(unfollowed_inputs(defined, query, written, derived)))
+        tree, zone = (parsed.tree, header.time_zone) if parsed.tree is not None else (query, None)
+        lineage = QueryLineage(tree, zone, query, QueryText(text, header.lines), header.derived)
+        defined = lineage.followed(replace(defined, names=lineage))
     return LoadedQuery(file, header.name, defined, tuple(findings))
 
 
@@ -87,6 +85,7 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
         calls=parsed.calls(),
         inputs=header.places,
         arguments=arguments,
+        header=header.words,
     )
     parsed.find_unread(function.readings, header)
     return Projection(
@@ -107,28 +106,21 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
     )
 
 
-def _with_affects(defined: Projection, affects: Mapping[str, Affects]) -> Projection:
-    inputs = {
-        name: replace(source, affects=affects[name]) if name in affects else source
-        for name, source in defined.inputs.items()
-    }
-    return replace(defined, inputs=inputs)
-
-
 class _Body:
     """The text after the header. Lines and columns are the file's."""
 
     def __init__(self, file: str, text: str, findings: list[DefinitionFinding], dialect: Dialect) -> None:
         self.file, self.text, self._findings, self._dialect = file, text, findings, dialect
         self.tokens: list[Token] = []
-        self.line = 1
+        self.line, self.begin = 1, "1:1"
         self.tree: exp.Expr | None = None  # the one that is translated; in Spark's SQL none is
 
     def query(self) -> exp.Query | None:
         """The one SELECT; None, with a finding, when it is something else."""
         try:
             self.tokens = sqlglot.tokenize(self.text, read=self._dialect)
-            self.line = self.tokens[0].line if self.tokens else 1
+            if self.tokens:
+                self.line, self.begin = self.tokens[0].line, self._place(self.tokens[0].start)
             parsed = statements(self.text, self._dialect)
             if len(parsed) == 1 and self._dialect == "postgres":
                 self.tree = parse(self.text)
@@ -140,11 +132,11 @@ class _Body:
             self._find(*self._tokenizer_error(str(error.__cause__ or error)))
             return None
         except RecursionError:
-            self._find("it is nested too deeply", f"{self.line}")
+            self._find("it is nested too deeply", self.begin)
             return None
         if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):
             one = f"it is {parsed[0].key.upper()}, not SELECT" if len(parsed) == 1 else ""
-            self._find(one or f"it holds {len(parsed)} statements, not one", f"{self.line}")
+            self._find(one or f"it holds {len(parsed)} statements, not one", self.begin)
             return None
         return parsed[0]
 
@@ -152,7 +144,7 @@ class _Body:
         """The tokenizer's message and place: that of the first character which it could not read."""
         match = _UNENDED.fullmatch(words)
         if match is None:
-            return "it cannot be cut into words", f"{self.line}"
+            return "it cannot be cut into words", self.begin
         return f"{match[1]} is missing for what begins here", self._place(int(match[2]))
 
     def _place(self, offset: int) -> str:
@@ -183,22 +175,27 @@ class _Body:
         """The parameters of the query. ``:now`` is the only allowed one."""
         names = {str(each.this or "?") for each in query.find_all(exp.Placeholder, exp.Parameter)}
         for name in sorted(names - {NOW}):
-            self._find(
-                f"there is no parameter :{name}", f"{self.line}", "the only one is :now, the position's time"
+            used = (
+                colon
+                for colon, word in zip(self.tokens, self.tokens[1:], strict=False)
+                if self.word(colon) == ":" and self.word(word) == name and word.start == colon.end + 1
             )
+            place = next((self._place(colon.start) for colon in used), self.begin)
+            self._find(f"there is no parameter :{name}", place, "the only one is :now, the position's time")
         return (NOW,) if NOW in names else ()
 
     def readings(self, query: exp.Query, inputs: Iterable[str]) -> Iterator[TableReference]:
         """Every place that reads an input, in order. Tables that are no inputs are findings."""
         names = {name.lower(): name for name in inputs}
-        own = {each.alias.lower() for each in query.find_all(exp.CTE)}
-        for hidden in sorted(own & set(names)):
-            self._find(f"WITH {hidden} hides the input of that name", f"{self.line}", "give it another name")
+        own = {each.alias.lower(): each.args["alias"].this for each in query.find_all(exp.CTE)}
+        for hidden in sorted(own.keys() & names):
+            place = self._place(own[hidden].meta["start"])
+            self._find(f"WITH {hidden} hides the input of that name", place, "give it another name")
         tables = [each for each in query.find_all(exp.Table) if isinstance(each.this, exp.Identifier)]
         for table in sorted(tables, key=lambda each: int(each.this.meta["start"])):
             where: Mapping[str, Any] = table.this.meta
             name = table.name.lower()
-            if table.db or name not in names.keys() | own:
+            if table.db or name not in names.keys() | own.keys():
                 written = ".".join(part.name for part in table.parts)
                 known = f"its inputs are {', '.join(names.values()) or 'none'}"
                 first = table.parts[0].meta

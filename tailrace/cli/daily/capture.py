@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.daily.capture_memory import keep_small
+from tailrace.cli.daily.kafka import KafkaGoal
 from tailrace.cli.errors import INTERRUPTED
 from tailrace.cli.invocation import invocation_of, stop_on_signals
 from tailrace.cli.progress import StepProgress
@@ -21,9 +22,11 @@ from tailrace.terminal import Output, Progress, count, size
 from tailrace.upkeep import upkeep_rounds
 
 if TYPE_CHECKING:
+    from tailrace.cdc.capture import Capture
+    from tailrace.cdc.kafka.capture import KafkaCapture
     from tailrace.cdc.status import CaptureStatus
     from tailrace.eventstore.model.topic import TopicId
-    from tailrace.eventstore.settings import SourceSettings
+    from tailrace.eventstore.settings import PostgresSourceSettings, SourceSettings
     from tailrace.eventstore.store import Store
 
 POLL_SECONDS = 0.2
@@ -102,9 +105,7 @@ def capture(
     with invocation.store() as store:
         running = RunningCaptures(store, selected, record)
         collector = Collector(store, selected, running.statuses)
-        goals = (
-            [Goal.at_server_end(store, name, settings) for name, settings in selected] if until_idle else None
-        )
+        goals = [_goal(store, name, settings) for name, settings in selected] if until_idle else None
         with (
             metrics_server(
                 collector, metrics_port, metrics_address or metrics.address, invocation.output.note
@@ -132,17 +133,27 @@ class RunningCaptures:
     def __init__(
         self, store: Store, sources: Sequence[tuple[str, SourceSettings]], record: Path | None = None
     ) -> None:
-        from tailrace.cdc.capture import Capture
-
         self.stop = threading.Event()
         self.store = store
         self._latest: dict[str, CaptureStatus] = {}
-        self._captures = {
-            name: Capture(store, name, settings, stop=self.stop, report=self._note_status, record=record)
-            for name, settings in sources
-        }
+        self._captures = {name: self._capture(store, name, settings, record) for name, settings in sources}
         self._pool = ThreadPoolExecutor(len(self._captures), thread_name_prefix="capture")
         self._futures: list[Future[None]] = []
+
+    def _capture(
+        self, store: Store, name: str, settings: SourceSettings, record: Path | None
+    ) -> Capture | KafkaCapture:
+        if settings.kind == "postgres":
+            from tailrace.cdc.capture import Capture
+
+            return Capture(store, name, settings, stop=self.stop, report=self._note_status, record=record)
+        from tailrace.cdc.kafka.capture import KafkaCapture
+
+        if record is not None:
+            raise UsageError(
+                f"{name} is of the kind kafka, whose records stay in Kafka", hint="leave --record out"
+            )
+        return KafkaCapture(store, name, settings, stop=self.stop, report=self._note_status)
 
     def start(self) -> None:
         for each in self._captures.values():
@@ -164,20 +175,26 @@ class RunningCaptures:
         self._latest[status.source] = status
 
 
+def _goal(store: Store, name: str, settings: SourceSettings) -> Goal | KafkaGoal:
+    if settings.kind == "kafka":
+        return KafkaGoal.at_end(store, name, settings)
+    return Goal.at_server_end(store, name, settings)
+
+
 @dataclass(slots=True)
 class Goal:
     """All commits of a source below ``lsn``, and all its topics loaded whose tables can be read."""
 
     store: Store
     source: str
-    settings: SourceSettings
+    settings: PostgresSourceSettings
     lsn: int
     unloadable: Sequence[str] = ()
     """Notes on the topics that are not loaded, once the goal is reached."""
     _looked_at: float = field(default=float("-inf"), init=False)
 
     @classmethod
-    def at_server_end(cls, store: Store, source: str, settings: SourceSettings) -> Goal:
+    def at_server_end(cls, store: Store, source: str, settings: PostgresSourceSettings) -> Goal:
         """Where the server's WAL ends now. Raises TransientError when it is out of reach."""
         from tailrace.status import server_flush_lsn
 
@@ -241,7 +258,7 @@ def watch(
     output: Output,
     progress: Progress,
     *,
-    goals: Sequence[Goal] | None,
+    goals: Sequence[Goal | KafkaGoal] | None,
     seconds: float | None,
 ) -> None:
     """Report until the captures are to stop."""
@@ -272,7 +289,10 @@ def summary(status: CaptureStatus) -> str:
         parts.append(f"{load.done:,}{share} rows of {tables}{load.pace('{:,.0f}'.format)}")
     done = f"{count(status.transactions, 'transaction')}, {count(status.changes, 'change')}"
     parts.append(f"{done} in {count(status.epochs, 'epoch')}")
-    parts.append(f"{size(status.lag_bytes)} behind")
+    if status.lag_records is None:
+        parts.append(f"{size(status.lag_bytes)} behind")
+    else:
+        parts.append(f"{count(status.lag_records, 'record')} behind")
     if status.pending_tables:
         shown = ", ".join(status.pending_tables[:NAMES_SHOWN])
         more = len(status.pending_tables) - NAMES_SHOWN

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.daily.kafka import print_kafka
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of, is_missing_store
 from tailrace.eventstore.errors import OperatorError, UsageError
 
 if TYPE_CHECKING:
+    from tailrace.cdc.kafka.prepare import KafkaPreparation
     from tailrace.cdc.setup.prepare import Preparation
+    from tailrace.eventstore.settings import KafkaSourceSettings
     from tailrace.eventstore.store import Store
 
 STARTER = "starter.toml"
@@ -63,7 +66,7 @@ def init(
     done = prepare(invocation, sources, dry_run=dry_run, events=events, ddl=ddl, take_over=take_over)
     if any(preparation.blocking_findings for preparation in done):
         return OperatorError.exit_code
-    if detailed_exitcode and not any(each.new or each.statements or each.trigger for each in done):
+    if detailed_exitcode and not any(each.changes_something for each in done):
         return NOTHING_TO_DO
     return 0
 
@@ -96,11 +99,13 @@ def prepare(
     events: bool,
     ddl: bool | None = None,
     take_over: bool = False,
-) -> list[Preparation]:
+) -> list[Preparation | KafkaPreparation]:
     """Prepare the named sources in turn, and print each. A dry run makes nothing, not even a store."""
     from tailrace.cdc.setup.prepare import prepare_source
 
     selected = invocation.sources(names)
+    if events or ddl is not None or take_over:
+        invocation.postgres_sources(names or [], "init with --events, --ddl or --take-over")
     with ExitStack() as stack:
         store, fresh = _store(invocation, stack, dry_run=dry_run)
         if not dry_run:
@@ -108,14 +113,27 @@ def prepare(
         if fresh:
             word = "would make" if dry_run else "made"
             invocation.output.line(f"{word} the store: catalog {invocation.catalog_label}")
-        done = []
+        done: list[Preparation | KafkaPreparation] = []
         for name, settings in selected:
+            if settings.kind == "kafka":
+                done.append(_prepare_kafka(invocation, store, name, settings, dry_run=dry_run))
+                continue
             preparation = prepare_source(
                 store, name, settings, dry_run=dry_run, events=events, ddl=ddl, take_over=take_over
             )
             _print(invocation, preparation, events=events, ddl=ddl)
             done.append(preparation)
     return done
+
+
+def _prepare_kafka(
+    invocation: Invocation, store: Store, name: str, settings: KafkaSourceSettings, *, dry_run: bool
+) -> KafkaPreparation:
+    from tailrace.cdc.kafka.prepare import prepare_kafka
+
+    preparation = prepare_kafka(store, name, settings, dry_run=dry_run)
+    print_kafka(invocation.output, preparation, STYLES)
+    return preparation
 
 
 def _store(invocation: Invocation, stack: ExitStack, *, dry_run: bool) -> tuple[Store, bool]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import invocation_of
+from tailrace.cli.projection.check import describe_reason
 from tailrace.cli.projection.context import projection_context, select_projections
 from tailrace.terminal import count
 
@@ -52,7 +53,7 @@ def _line(planned: PlannedRefresh, sink: str) -> str:
     name = planned.projection if planned.generation is None else f"{planned.projection} g{planned.generation}"
     step = _step(planned)
     where = "" if step is None else f", epoch {step[0]:,} to {step[1]:,} into {sink}"
-    return f"{name}: {planned.plan.kind}{where}: {planned.plan.reason}"
+    return f"{name}: {planned.plan.kind}{where}: {describe_reason(planned.plan)}"
 
 
 def _describe_estimate(estimate: Estimate) -> str:
@@ -84,7 +85,7 @@ def _document(planned: PlannedRefresh, sink: str) -> dict[str, object]:
         "projection": planned.projection,
         "generation": planned.generation,
         "kind": planned.plan.kind,
-        "reason": planned.plan.reason,
+        "reason": describe_reason(planned.plan),
         "from_epoch": step[0] if step else None,
         "to_epoch": step[1] if step else None,
         "sink": sink,

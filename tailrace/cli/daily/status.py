@@ -10,14 +10,16 @@ import typer
 
 from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.cli.projection.status import print_projections, projection_statuses
+from tailrace.cli.store.info import describe_hold
 from tailrace.eventstore.model.position import format_lsn
-from tailrace.status import SourceStatus, source_status
+from tailrace.status import WAITING_MAX, PublicationStatus, SourceStatus, publication_statuses, source_status
 from tailrace.terminal import count, duration, size, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.cdc.postgres.progress import Ladder
+    from tailrace.eventstore.maintenance.retention.plan import HeldRows
     from tailrace.eventstore.maintenance.rounds import UpkeepStatus
     from tailrace.eventstore.store import Store
 
@@ -38,7 +40,8 @@ class QuarantineStatus:
 
 
 def status(context: typer.Context) -> None:
-    """Show sources, topics and projections: how far each is."""
+    """Show sources, topics, projections and publications: how far each is."""
+    from tailrace.eventstore.maintenance.retention.plan import withheld_rows
     from tailrace.eventstore.maintenance.rounds import upkeep_status
     from tailrace.projections.definition.load import import_from
 
@@ -50,10 +53,15 @@ def status(context: typer.Context) -> None:
         projections = projection_statuses(store, invocation.settings)
         upkeep = upkeep_status(store)
         quarantine = quarantine_statuses(store)
+        publications = publication_statuses(store, invocation.settings)
+        withheld = withheld_rows(store) if publications else []
+        held = [each for each in withheld if each.reader.startswith("publication ")]
     output = invocation.output
     if output.json:
         document = {"head": head, "sources": sources, "quarantine": quarantine, "projections": projections}
-        output.document(document | {"upkeep": upkeep})
+        output.document(
+            document | {"upkeep": upkeep, "publications": publications, "held_for_publications": held}
+        )
         return
     _print_head(invocation, head.epoch if head else 0, head.commit_ts if head else None)
     output.line(f"upkeep: {upkeep_line(upkeep)}")
@@ -73,6 +81,13 @@ def status(context: typer.Context) -> None:
     for source in sources:
         if source.capture is not None or not source.state.startswith("not prepared"):
             output.line(capture_line(source), style="" if source.capture else "yellow")
+        if source.taken_over_at:
+            kept = f" ({size(source.ladder.retained_bytes)})" if source.ladder is not None else ""
+            output.line(
+                f"{source.name}: taken over from Debezium and not confirmed: its slot keeps all WAL since "
+                f"{source.taken_over_at}{kept}; tailrace adopt {source.name} --confirm, or --undo",
+                style="yellow",
+            )
     unknown = [each for s in sources for each in s.unknown]
     if unknown:
         output.line("")
@@ -94,6 +109,7 @@ def status(context: typer.Context) -> None:
             "spilled",
         )
         output.table(columns, [_ladder_row(source, ladder) for source, ladder in ladders])
+    _print_partitions(invocation, sources)
     refused = [(s.name, each.kind, each.number, when(each.last_at)) for s in sources for each in s.refused]
     if refused:
         output.line("")
@@ -104,6 +120,69 @@ def status(context: typer.Context) -> None:
     if projections:
         output.line("")
         print_projections(output, projections)
+    if publications:
+        _print_publications(invocation, publications, held)
+
+
+def _print_publications(
+    invocation: Invocation, publications: Sequence[PublicationStatus], held: Sequence[HeldRows]
+) -> None:
+    output = invocation.output
+    output.line("")
+    heads = (
+        "publication", "to", "state", "published up to epoch", "epochs waiting", "since", "rows are kept until",
+    )  # fmt: skip
+    output.table(heads, [_publication_row(each) for each in publications])
+    for each in publications:
+        if each.hint:
+            output.line(f"{each.name}: {each.hint}", style="yellow")
+    for rows in held:
+        output.line(describe_hold(rows), style="yellow")
+    waiting = [
+        (each.name, key.topic, key.partition, key.offset, key.reason)
+        for each in publications
+        for key in each.parked[:TOPICS_SHOWN]
+    ]
+    if waiting:
+        output.line("")
+        output.table(("a key waits in", "topic", "partition", "offset", "because"), waiting)
+
+
+def _publication_row(found: PublicationStatus) -> tuple[object, ...]:
+    known = ["-" if each is None else f"{each:,}" for each in (found.epoch, found.waiting)]
+    if found.waiting == WAITING_MAX:
+        known[1] += " or more"
+    times = [when(each) if each else "-" for each in (found.since, found.holds_until)]
+    return (found.name, found.destination or "-", found.state, *known, *times)
+
+
+def _print_partitions(invocation: Invocation, sources: Sequence[SourceStatus]) -> None:
+    """Those of Kafka, the farthest behind first, and how many of their records are parked."""
+    lags = sorted((each for s in sources for each in s.partitions), key=lambda each: -each.records)
+    if lags:
+        invocation.output.line("")
+        rows = [
+            (
+                each.topic,
+                each.partition,
+                f"{each.next_offset:,}",
+                "gone" if each.end is None else f"{each.records:,}",
+            )
+            for each in lags[:TOPICS_SHOWN]
+        ]
+        invocation.output.table(("topic of Kafka", "partition", "read up to offset", "records behind"), rows)
+        if len(lags) > TOPICS_SHOWN:
+            invocation.output.line(f"and {len(lags) - TOPICS_SHOWN:,} more")
+    for each in sources:
+        if each.registry is not None:
+            invocation.output.line(
+                f"{each.name}: {each.registry.text}", style="yellow" if each.registry.problem else ""
+            )
+        if each.parked:
+            invocation.output.line(
+                f"{each.name}: {count(each.parked, 'record')} parked: tailrace source parked {each.name}",
+                style="yellow",
+            )
 
 
 def capture_line(source: SourceStatus) -> str:

@@ -77,7 +77,7 @@ def _open(
     from tailrace.cdc.repair.position import Patience
     from tailrace.cdc.repair.source_query import source_at_log
 
-    _, settings = invocation.source(name)
+    _, settings = invocation.postgres_source(name, "a comparison with the source")
     patience = Patience(say=lambda text: projections.report(text, 0, None, ""))
     what = f"the query of projection {projection!r}"
     return source_at_log(projections.store, name, settings, topics, what, patience, time_zone)

@@ -32,7 +32,9 @@ def verify_sources(invocation: Invocation, names: list[str] | None) -> int:
     with invocation.store() as store, invocation.output.progress("verify --source") as progress:
         for topic in wanted:
             store.topic(topic)  # a wrong name is an error before the work
-        for name, settings in invocation.sources(list(dict.fromkeys(topic.source for topic in wanted))):
+        for name, settings in invocation.postgres_sources(
+            [topic.source for topic in wanted], "verify --source"
+        ):
             mine = [topic for topic in wanted if topic.source == name]
             progress.say(f"comparing {name}", source=name)
             how_far = partial(_report_topic, Reporter(progress))

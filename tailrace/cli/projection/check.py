@@ -20,7 +20,7 @@ def print_report(invocation: Invocation, examined: CheckReport, planned: Plan | 
     output = invocation.output
     mark, style = ("ok  ", "") if examined.ok else ("fail", "bold red")
     where = f" ({examined.place})" if examined.place != examined.projection else ""
-    output.line(f"{mark}  {examined.projection}{where}{_verdict(examined)}", style=style)
+    output.line(f"{mark}  {examined.projection}{where}{describe_verdict(examined)}", style=style)
     for finding in examined.findings:
         output.line(f"  {finding.level}  {_with_place(finding, examined)}", style=_STYLES[finding.level])
         _print_hint(invocation, finding)
@@ -34,19 +34,32 @@ def print_report(invocation: Invocation, examined: CheckReport, planned: Plan | 
     for remark in examined.remarks:
         output.line(f"  note  sink: {remark}")
     if planned is not None:
-        output.line(f"  next refresh: {planned.kind}: {planned.reason}")
+        output.line(f"  next refresh: {planned.kind}: {describe_reason(planned)}")
 
 
 _STYLES = {"fail": "red", "warn": "yellow"}
 
 
-def _verdict(examined: CheckReport) -> str:
+def describe_verdict(examined: CheckReport) -> str:
+    """How a projection is refreshed, as said behind its name."""
     if examined.incremental is None:
         return ""
     if not examined.incremental:
         return ": full"
-    whole = " or ".join(examined.whole)
-    return f": incremental, but full when {whole} changes (no affects=)" if whole else ": incremental"
+    whole = f"{' or '.join(examined.whole)} changes (no affects=)" if examined.whole else ""
+    if examined.subqueries:
+        moving = f"the value of {' or '.join(examined.subqueries)} changes"
+        return f": full when {' or '.join(filter(None, (whole, moving)))}, incremental otherwise"
+    return f": incremental, but full when {whole}" if whole else ": incremental"
+
+
+def describe_reason(planned: Plan) -> str:
+    """Why a refresh would do so, and what only the rows will show."""
+    from tailrace.projections.refresh.plan import Incremental
+
+    subqueries = planned.subqueries if isinstance(planned, Incremental) else ()
+    condition = f"; full when the value of {' or '.join(subqueries)} changed too" if subqueries else ""
+    return f"{planned.reason}{condition}"
 
 
 def _with_place(finding: DefinitionFinding, examined: CheckReport) -> str:
@@ -69,9 +82,10 @@ def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
         "verdict": verdict,
         "reasons": [_finding_document(finding) for finding in examined.reasons],
         "full_when_changed": list(examined.whole),
+        "full_when_value_changed": list(examined.subqueries),
         "remarks": list(examined.remarks),
         "notes": list(examined.notes),
-        "next": None if planned is None else {"kind": planned.kind, "reason": planned.reason},
+        "next": None if planned is None else {"kind": planned.kind, "reason": describe_reason(planned)},
     }
 
 

@@ -32,7 +32,7 @@ def repair(
     from tailrace.cdc.repair.repair import repair_source, stream_problem
 
     invocation = invocation_of(context)
-    name, settings = invocation.source(source)
+    name, settings = invocation.postgres_source(source, "repair")
     with invocation.store() as store:
         reason = stream_problem(store, name, Address.of(settings))
         if not reason:

@@ -77,7 +77,7 @@ def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> lis
             raise UsageError(
                 f"{topic.text} is not the topic of a table", hint="only tables can be read from the source"
             )
-        invocation.source(topic.source)
+        invocation.postgres_source(topic.source, "reading tables")
     return topics
 
 

@@ -75,7 +75,8 @@ def maintain(
         typer.Option(
             "--force-past",
             metavar="NAME",
-            help="A group or projection (GROUP, or group:GROUP, projection:NAME) that retention may pass.",
+            help="A group, publication or projection (GROUP, or group:GROUP, publication:NAME, projection:NAME) that "
+            "retention may pass.",
         ),
     ] = None,
 ) -> None:
@@ -136,7 +137,7 @@ def compact(
 
 def describe_round(done: Round) -> list[str]:
     """What a round did, for people."""
-    held = [_describe_hold(each) for each in done.held]
+    held = [describe_hold(each) for each in done.held]
     if done.idle:
         return ["nothing to do", *held]
     lines = []
@@ -169,7 +170,8 @@ def _describe_compacted(each: CompactionResult) -> str:
     return f"state run of {upto}: {each.kept:,} of {count(each.rows, 'row')} ({size(each.bytes)})"
 
 
-def _describe_hold(each: HeldRows) -> str:
+def describe_hold(each: HeldRows) -> str:
+    """Who keeps which rows from being removed, and why."""
     return (
         f"{each.topic}: {each.reader} holds back {count(each.events, 'row')} ({size(each.bytes)}, the oldest "
         f"{duration(each.seconds)} old): {each.why}"

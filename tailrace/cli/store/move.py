@@ -76,7 +76,7 @@ def _require_no_capture(invocation: Invocation, slots: Mapping[str, str]) -> Non
     from tailrace.cdc.postgres.slot import read_slot
 
     for name, settings in invocation.settings.sources.items():
-        if name not in slots:
+        if name not in slots or settings.kind != "postgres":
             continue
         try:
             address = Address.parse(settings.dsn.get_secret_value())

@@ -7,16 +7,22 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tailrace.cdc.postgres.connect import Address
+from tailrace.cdc.postgres.errors import SlotActive
+from tailrace.cdc.setup.continuity import check_start
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.errors import Fenced
+from tests.fixtures.proxy import Proxy
 from tests.fixtures.scale import Scale
 from tests.support import workload
 from tests.support.capturing import (
+    SOURCE,
     CaptureProcess,
     RunningCapture,
     Site,
@@ -105,6 +111,7 @@ def test_a_zombie_is_fenced_and_nothing_of_it_is_visible(site: Site) -> None:
             assert_sound(successor.store)
 
 
+@pytest.mark.slow
 def test_a_second_capture_is_refused_and_disturbs_nobody(site: Site) -> None:
     site.init()
     with RunningCapture(site) as first:
@@ -116,6 +123,21 @@ def test_a_second_capture_is_refused_and_disturbs_nobody(site: Site) -> None:
         workload.write(site.dsn, seed=6, transactions=30)
         first.catch_up()
         assert_equals_source(site)
+
+
+@pytest.mark.slow
+def test_what_the_second_is_told_does_not_depend_on_what_the_first_stores_meanwhile(
+    site: Site, proxy: Proxy
+) -> None:
+    site.init()
+    proxy.bytes_per_second = 2_000  # so that much is stored between two questions
+    with RunningCapture(site) as first, ThreadPool(1) as writing:
+        first.catch_up()
+        writes = writing.apply_async(partial(workload.write, site.dsn, seed=6, transactions=2_000))
+        while not writes.ready():
+            with pytest.raises(SlotActive):
+                check_start(first.store, SOURCE, Address.parse(proxy.dsn(site.dsn)))
+        writes.get()
 
 
 def test_a_server_restart_is_survived(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -15,8 +16,9 @@ from tailrace.cdc.postgres import errors
 from tailrace.cdc.wire.ddl_message import parse
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import TailraceError
-from tailrace.eventstore.streams import event
-from tailrace.eventstore.streams.event_types import decode, encode, event_type_of
+from tailrace.eventstore.streams import EventType, Stream, event
+from tailrace.eventstore.streams.models.event_types import codec_of, event_type_of
+from tailrace.eventstore.streams.models.upcasters import Place, read_events
 from tailrace.projections.sinks.keys import key_name
 from tailrace.projections.sinks.postgres import connect
 from tests.support.capturing import RunningCapture, Site, execute
@@ -170,15 +172,19 @@ def ordered() -> type[BaseModel]:
     return event("disclosure-ordered")(Ordered)
 
 
+def decode_stored(kind: EventType, text: str) -> object:
+    return read_events(kind, text, Place(Stream("disclosed", "1"), 1, UUID(int=1)))
+
+
 def test_errors_of_events_keys_and_messages_do_not_quote_them(ordered: type[BaseModel], shown: bool) -> None:
     nul = Ordered.model_construct(amount=1, notes={f"{MARK}\0": 1})
     actions: dict[str, Callable[[], object]] = {
-        "a value": lambda: decode(event_type_of(ordered), f'{{"amount": "{MARK}"}}'),
-        "a key of a dictionary": lambda: decode(
+        "a value": lambda: decode_stored(event_type_of(ordered), f'{{"amount": "{MARK}"}}'),
+        "a key of a dictionary": lambda: decode_stored(
             event_type_of(ordered), f'{{"amount": 1, "notes": {{"{MARK}": "x"}}}}'
         ),
-        "an unknown field": lambda: decode(event_type_of(ordered), f'{{"amount": 1, "{MARK}": 2}}'),
-        "a NUL": lambda: encode(nul),
+        "an unknown field": lambda: decode_stored(event_type_of(ordered), f'{{"amount": 1, "{MARK}": 2}}'),
+        "a NUL": lambda: codec_of(type(nul)).encode(nul),
         "a key": lambda: key_name(MARK, ["id"], pa.schema([("id", pa.int64())]), "totals"),
     }
     for name, action in actions.items():

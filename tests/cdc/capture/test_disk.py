@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.storage import PARTIAL
 from tests.support.capturing import (
     RunningCapture,
@@ -73,7 +73,7 @@ def test_a_full_disk_is_a_named_stop_that_loses_nothing(
         segments=(store_dir if part == "catalog.db" else disk) / "segments",
         inline_bytes=0 if part == "segments" else 1 << 20,
     )
-    source = SourceSettings(dsn=SecretStr(database), protocol=2 if spooled else 1)
+    source = PostgresSourceSettings(dsn=SecretStr(database), protocol=2 if spooled else 1)
     site = Site(store_dir, database, store, source)
     execute(database, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (0, 'before')")
     site.init()
@@ -111,7 +111,7 @@ def test_a_read_only_disk_is_a_named_stop_that_loses_nothing(
         segments=(disk if part == "segments" else store_dir) / "segments",
         inline_bytes=0,
     )
-    site = Site(store_dir, database, store, SourceSettings(dsn=SecretStr(database)))
+    site = Site(store_dir, database, store, PostgresSourceSettings(dsn=SecretStr(database)))
     execute(database, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (0, 'before')")
     with init_and_capture(site) as capture:
         execute(database, "INSERT INTO t VALUES (-1, 'streamed')")
@@ -133,7 +133,7 @@ def test_a_first_load_that_does_not_fit_is_a_named_stop_and_begun_again_when_the
     store = StoreSettings(
         name="acme", catalog=f"sqlite:///{store_dir / 'catalog.db'}", segments=disk / "segments"
     )
-    site = Site(store_dir, database, store, SourceSettings(dsn=SecretStr(database)))
+    site = Site(store_dir, database, store, PostgresSourceSettings(dsn=SecretStr(database)))
     execute(
         database,
         "CREATE TABLE t (id int PRIMARY KEY, v text)",

@@ -58,6 +58,7 @@ def test_a_network_that_is_cut_again_and_again_loses_nothing(site: Site, proxy: 
         assert_sound(capture.store)
 
 
+@pytest.mark.slow
 def test_a_server_out_of_reach_is_tried_again_until_it_is_back(site: Site, proxy: Proxy) -> None:
     site.init()
     shaky = site_via(site, proxy.dsn(site.dsn))

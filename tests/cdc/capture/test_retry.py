@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.cdc.capture import FIRST_PAUSE, LONGEST_PAUSE, Backoff
+from tailrace.cdc.backoff import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 
 
 def test_pauses_double_up_to_the_longest() -> None:

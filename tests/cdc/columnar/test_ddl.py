@@ -17,7 +17,7 @@ from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.model.schema import Column
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tests.cdc.messages import INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, trigger_message
 
 T = Table(500, "t", [("id", INT8, -1, True), ("a", TEXT, -1, False), ("b", TEXT, -1, False)])
@@ -250,7 +250,7 @@ def test_which_changes_of_type_keep_stored_values(
 
 
 def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:
-    settings = SourceSettings.model_validate(
+    settings = PostgresSourceSettings.model_validate(
         {"dsn": "postgresql://nobody", "columns": {"public.t.a": "drop"}}
     )
     policies = Policies.of(settings)
@@ -268,7 +268,7 @@ def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:
 
 def test_a_table_that_cannot_be_what_the_trigger_said_is_quarantined_alone() -> None:
     """Its new key is a column that is left out; without the trigger the next row would show the same."""
-    policies = Policies.of(SourceSettings(dsn=SecretStr("dbname=x"), columns={"public.t.a": "drop"}))
+    policies = Policies.of(PostgresSourceSettings(dsn=SecretStr("dbname=x"), columns={"public.t.a": "drop"}))
     known = {
         T.relid: (T.topic, policies.schema(("public", "t"), T.topic_schema)),
         OTHER.relid: (OTHER.topic, OTHER.topic_schema),

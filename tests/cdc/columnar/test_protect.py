@@ -16,7 +16,7 @@ from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model.schema import Column
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 from tests.cdc.messages import SOURCE, TEXT, Stream, Table, encode
 
 COLUMNS = ("id", "email", "phone", "name")
@@ -47,7 +47,9 @@ def changes(draw: st.DrawFn) -> pg.PgOutput:
 def policies(rules: dict[str, str]) -> Policies:
     names = {f"public.people.{name}": policy for name, policy in rules.items()}
     return Policies.of(
-        SourceSettings.model_validate({"dsn": "", "columns": names, "hash_key": "a key of sixteen bytes"})
+        PostgresSourceSettings.model_validate(
+            {"dsn": "", "columns": names, "hash_key": "a key of sixteen bytes"}
+        )
     )
 
 

@@ -1,28 +1,24 @@
-"""The kernels agree with the plain decoder on any input, hash as everybody does, and say what they need."""
+"""The kernels agree with the plain decoder on any input, and hash as everybody does."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cdc.kernels import compiler, rows
+from tailrace.cdc.kernels import rows
 from tailrace.cdc.kernels.key_hash import hash_keys
 from tailrace.cdc.wire import pgoutput as pg
-from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.keys import hash_texts
 from tests.cdc.messages import encode, messages
-from tests.fuzz.decoders import check, pack, seeds
+from tests.fuzz.decoders import check, seeds
+from tests.fuzz.fuzzing import pack
 from tests.fuzz.reference import TABLES
 from tests.support import REPOSITORY
 
@@ -120,20 +116,13 @@ def test_a_table_much_wider_than_guessed_finds_room() -> None:
     assert check(pack(frames([*[row] * 500, *[moved] * 500])))
 
 
-def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, compiler.__name__)
-    with pytest.raises(OperatorError, match="numba") as caught:
-        importlib.import_module(compiler.__name__)
-    assert "tailrace[capture]" in caught.value.hint
-
-
 def test_a_thread_that_calls_a_kernel_first_imports_nothing() -> None:
     """Two threads that import modules of one circle get half of one."""
     program = (
         "import sys, threading\n"
         "import numpy as np\n"
-        "from tailrace.cdc.kernels import compiler, rows\n"
+        "from tailrace.cdc.kernels import rows\n"
+        "from tailrace.eventstore.compiled import compiler\n"
         "compiler.load_compiler()\n"
         "before = set(sys.modules)\n"
         "none = np.zeros(0, np.int32)\n"
@@ -146,68 +135,3 @@ def test_a_thread_that_calls_a_kernel_first_imports_nothing() -> None:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
-
-
-def test_machine_code_is_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = compiler.cache_folder()
-    assert folder and folder.parent == tmp_path / "tailrace" / "kernels"
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert compiler.cache_folder() is None
-    assert not list(Path(compiler.__file__).parent.glob("__pycache__/kernels*.nb?"))
-
-
-def test_machine_code_is_not_taken_from_a_folder_that_others_write(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """numba's index of compiled code is a pickle, and the code runs."""
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    folder = compiler.cache_folder()
-    assert folder and folder.stat().st_mode & 0o777 == 0o700
-    for mode in (0o722, 0o720, 0o702):
-        folder.chmod(mode)
-        assert compiler.cache_folder() is None
-    folder.chmod(0o755)
-    assert compiler.cache_folder() == folder
-
-
-@pytest.mark.slow
-def test_a_cache_of_other_kernels_is_left_alone(tmp_path: Path) -> None:
-    """numba compares one module's source, after it has unpickled types by the names that they had."""
-    package = tmp_path / "tailrace"
-    sources = package / "cdc" / "kernels"
-    shutil.copytree(REPOSITORY / "cdc" / "kernels", sources, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "eventstore").mkdir()
-    shutil.copy(REPOSITORY / "eventstore" / "errors.py", package / "eventstore")
-    for folder in (package, package / "cdc", package / "eventstore"):
-        (folder / "__init__.py").touch()
-
-    def hits(name: str) -> int:
-        program = (
-            "import numpy as np\n"
-            "from tailrace.cdc.kernels import rows\n"
-            "none = np.zeros(0, np.int32)\n"
-            f"rows.find_unsent(rows.{name}(none, none), none, 0, none)\n"
-            "print(sum(rows.find_unsent.stats.cache_hits.values()))"
-        )
-        environment = os.environ | {
-            "PYTHONPATH": str(tmp_path),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        }
-        environment.pop("NUMBA_CACHE_DIR", None)
-        ran = subprocess.run(
-            [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
-        )
-        assert ran.returncode == 0, ran.stderr
-        return int(ran.stdout)
-
-    assert [hits("Cells"), hits("Cells")] == [0, 1]
-    for path in sources.glob("*.py"):
-        path.write_text(re.sub(r"\bCells\b", "CellTexts", path.read_text(encoding="utf-8")), encoding="utf-8")
-    assert hits("CellTexts") == 0
-    memory = sources / "memory.py"  # no kernel is in it, all call it
-    memory.write_text(memory.read_text(encoding="utf-8") + "\n\nCHANGED = True\n", encoding="utf-8")
-    assert hits("CellTexts") == 0

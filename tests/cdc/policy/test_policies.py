@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.cdc.policy.policies import Policies
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.model.schema import Column, TopicSchema
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.settings import PostgresSourceSettings
 
 KEY = "a key of at least sixteen bytes"
 TABLE = ("public", "customers")
@@ -31,7 +31,7 @@ KINDS = st.sampled_from([pa.string(), pa.large_string(), pa.binary(), pa.large_b
 
 def policies(key: str | None = KEY, **columns: str) -> Policies:
     names = {f"public.customers.{name}": policy for name, policy in columns.items()}
-    return Policies.of(SourceSettings.model_validate({"dsn": "", "columns": names, "hash_key": key}))
+    return Policies.of(PostgresSourceSettings.model_validate({"dsn": "", "columns": names, "hash_key": key}))
 
 
 def cells(values: list[str | None], kind: pa.DataType) -> pa.Array:
@@ -133,11 +133,11 @@ def test_a_rule_that_protects_nothing_is_known() -> None:
 @pytest.mark.parametrize("name", ["email", "customers.email", "public.customers.email.x", "public..email"])
 def test_a_name_that_is_no_columns_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="is not a column pattern"):
-        Policies.of(SourceSettings.model_validate({"dsn": "", "columns": {name: "drop"}}))
+        Policies.of(PostgresSourceSettings.model_validate({"dsn": "", "columns": {name: "drop"}}))
 
 
 def test_quoted_names_may_hold_anything() -> None:
     name = '"My.Schema"."a ""b"".c".*'
-    rules = Policies.of(SourceSettings.model_validate({"dsn": "", "columns": {name: "drop"}}))
+    rules = Policies.of(PostgresSourceSettings.model_validate({"dsn": "", "columns": {name: "drop"}}))
     schema = rules.schema(("My.Schema", 'a "b".c'), TopicSchema(1, (Column(1, "id", 23), Column(2, "x", 25))))
     assert schema.columns == ()

@@ -13,7 +13,7 @@ from tailrace.cdc.setup.table_choice import Level
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.settings import SinkSettings, SourceSettings, StoreSettings
+from tailrace.eventstore.settings import PostgresSourceSettings, SinkSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.projections.sinks.postgres.sink import PostgresSink
 from tailrace.projections.sinks.specs import PostgresTable
@@ -322,7 +322,7 @@ def add_event(
 
 def test_init_of_a_wrong_server_is_refused(site: Site, store_dir: Path) -> None:
     execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
-    unknown = SourceSettings(dsn="postgresql://someone:s3cret@127.0.0.1:1/x")
+    unknown = PostgresSourceSettings(dsn="postgresql://someone:s3cret@127.0.0.1:1/x")
     with Store.open(StoreSettings(name="acme"), create=True, root=store_dir) as store:
         with pytest.raises(Exception, match="nobody answers there") as refused:
             prepare_source(store, SOURCE, unknown)

@@ -24,7 +24,7 @@ from tailrace.cdc.wire import authentic
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.epoch import EpochBatch
-from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, encode, trigger_message
 from tests.support.capturing import rows
@@ -80,7 +80,7 @@ def added(store_dir: Path) -> Iterator[AddedTable]:
             register_topic(store, table.topic, table.topic_schema)
         writer = store.take_over(SOURCE)
         writer.append(EpochBatch(SOURCE, 0x100, 0x101, 0x101, completes=[OTHER.topic]))
-        settings = SourceSettings(dsn="postgresql://127.0.0.1:1/nobody")
+        settings = PostgresSourceSettings(dsn="postgresql://127.0.0.1:1/nobody")
         wanted = {LATER.topic: LATER.topic_schema}
         task = Task.of(store, SOURCE, settings)
         load = AddedTablesLoad(task, writer, wanted)
@@ -137,7 +137,7 @@ def test_rows_held_back_for_many_topics_have_one_limit(added: AddedTable) -> Non
     for table in tables:
         register_topic(added.store, table.topic, table.topic_schema)
         added.stream.transaction(table.relation, pg.Insert(table.relid, (b"1", b"x" * (10 << 20))))
-    task = Task.of(added.store, SOURCE, SourceSettings(dsn="postgresql://127.0.0.1:1/nobody"))
+    task = Task.of(added.store, SOURCE, PostgresSourceSettings(dsn="postgresql://127.0.0.1:1/nobody"))
     wanted = {table.topic: table.topic_schema for table in tables}
     load = AddedTablesLoad(task, added.store.take_over(SOURCE), wanted)
     load.take(decoder(*tables).decode(added.stream.block()).rows, (), LoadOutput())

@@ -33,7 +33,7 @@ from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.metadata.refused_messages import refused_messages
 from tailrace.eventstore.model.epoch import EpochBatch, Load, LoadRange, QuarantinedTopic
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.cdc.columnar.test_ddl import change_message
 from tests.cdc.messages import EVENT_ROW, EVENTS, HUGE, INT4, INT8, SOURCE, Stream, Table, trigger_message
@@ -185,7 +185,7 @@ def test_a_transaction_that_comes_in_parts_is_visible_whole_with_its_commit(stor
 
 
 def test_rows_of_a_table_that_is_loaded_by_chunks_are_appended_from_its_mark_on(store: Store) -> None:
-    task = Task.of(store, SOURCE, SourceSettings(dsn="postgresql://127.0.0.1:1/nobody"))
+    task = Task.of(store, SOURCE, PostgresSourceSettings(dsn="postgresql://127.0.0.1:1/nobody"))
     load = ChunkedLoad(task, "p", {A.topic: A.topic_schema}, {})
     rig = rig_of(store, complete=[B], loads=[load])
     (loading,) = load._applier.loading

@@ -9,8 +9,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -68,6 +70,21 @@ def test_no_lock_is_held_while_files_are_touched(new_store: StoreFactory) -> Non
         store.storage.exists("a")
     with store.catalog.read():
         store.storage.exists("a")
+
+
+def test_threads_that_make_stores_of_their_own_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def make(number: int) -> None:
+        root = tmp_path / str(number)
+        root.mkdir()
+        together.wait()
+        with Store.open(StoreSettings(), create=True, root=root) as store:
+            assert store.groups_database
+
+    with ThreadPoolExecutor(8) as pool:
+        for made in [pool.submit(make, number) for number in range(8)]:
+            made.result()
 
 
 @FAMILIES

@@ -17,7 +17,7 @@ from tailrace.cdc.capture import Capture
 from tailrace.eventstore.catalog.leases import reader_lease
 from tailrace.eventstore.errors import MissingFile, OperatorError
 from tailrace.eventstore.maintenance.move.backup import backup
-from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, batch, notes, writer
 from tests.support.disks import mounted, read_only
@@ -94,7 +94,7 @@ def assert_reads(root: Path, groups: list[str]) -> None:
 def assert_refuses(root: Path) -> None:
     attempts: list[Callable[[Store], object]] = [
         lambda store: Capture(
-            store, "shop", SourceSettings(dsn=SecretStr("host=absent")), stop=threading.Event()
+            store, "shop", PostgresSourceSettings(dsn=SecretStr("host=absent")), stop=threading.Event()
         ),
         lambda store: store.take_over("shop"),
         lambda store: store.seal(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tailrace.eventstore.log.writer import SourceWriter
@@ -10,6 +11,7 @@ from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.model.kafka import ParkedRecord, PartitionProgress, RecordPlace, SnapshotPhase
 from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, WIDER, at, batch, rows, writer
@@ -67,4 +69,15 @@ def _append(capture: SourceWriter, lsn: int) -> None:
         kept = [one for one in given.rows if one.topic != ORDERS]
         new = [(ORDERS, WIDER)] if lsn == 9 else []
         given = EpochBatch("shop", lsn, lsn + 1, lsn + 1, given.commit_ts, 1, [*kept, *wide], new_schemas=new)
-    capture.append(given)
+    capture.append(replace(given, **_read_of_kafka(lsn)))
+
+
+def _read_of_kafka(lsn: int) -> dict[str, Any]:
+    """Partitions that go on, a record parked with the third epoch and one more that comes back with the sixth."""
+    read = PartitionProgress("p.public.t", lsn % 2, "abc", lsn, lsn, lsn, SnapshotPhase.ENDED)
+    parked = [
+        ParkedRecord(RecordPlace("p.public.t", 0, offset), "bad", 5, b"k", None if offset else b"v")
+        for offset in range(2)
+    ]
+    more: dict[int, dict[str, Any]] = {3: {"parked": parked}, 6: {"unparked": [parked[1].place]}}
+    return {"progress": [read], **more.get(lsn, {})}

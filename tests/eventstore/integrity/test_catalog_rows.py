@@ -43,6 +43,8 @@ NOT_READ = {
     "refused": WORK,
     "archiving": WORK,
     "partitions": "what capture remembers of policies; no reader's rows depend on it",
+    "publications": "what was sent elsewhere; compared with the chain when publishing starts",
+    "parked_keys": "what waits to be sent elsewhere; no reader's rows depend on it",
     "moved": "opening is refused, or the marker of the segments refuses it",
 }
 """Tables that verification does not look at row by row."""

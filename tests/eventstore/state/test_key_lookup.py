@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.eventstore.model.segment_ref import SegmentRef
-from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
+from tailrace.eventstore.segment.segment import DecodeHints, read_segment
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import (
     TooLarge,
+    _collect_within,
     _complete_keys,
+    _units,
     _units_backwards,
     changed_keys,
     find_keys,
@@ -128,15 +130,17 @@ def test_what_lies_before_a_keys_last_whole_row_is_not_read(monkeypatch: pytest.
     assert rows_of(1) == [["old"], ["as it was"], len(wanted.refs)]
 
 
+NOUGHT = np.zeros(5, np.int64)
+FIVE_ROWS = StateRows(
+    np.array([1, 2, 1, 3, 2]), np.frombuffer(b"cuucd", np.uint8), NOUGHT, NOUGHT, NOUGHT, NOUGHT, (),
+    unchanged=Marks(np.array([2, 4]), np.array([2, 2])), moved=NOUGHT.astype(bool),
+    raw=Marks(np.array([0]), np.array([2])),
+)  # fmt: skip
+
+
 def test_the_last_row_of_a_key_says_whether_all_of_it_is_known() -> None:
-    nought = np.zeros(5, np.int64)
-    rows = StateRows(
-        np.array([1, 2, 1, 3, 2]), np.frombuffer(b"cuucd", np.uint8), nought, nought, nought, nought, (),
-        unchanged=Marks(np.array([2, 4]), np.array([2, 2])), moved=nought.astype(bool),
-        raw=Marks(np.array([0]), np.array([2])),
-    )  # fmt: skip
-    assert _complete_keys(rows).tolist() == [2, 3], "of 1 a cell was not sent, 2 is deleted"
-    assert _complete_keys(replace(rows, raw=Marks(np.array([3]), np.array([2])))).tolist() == [2]
+    assert _complete_keys(FIVE_ROWS).tolist() == [2, 3], "of 1 a cell was not sent, 2 is deleted"
+    assert _complete_keys(replace(FIVE_ROWS, raw=Marks(np.array([3]), np.array([2])))).tolist() == [2]
 
 
 def test_from_the_end_about_twice_as_many_rows_as_keys_are_read_and_then_ever_more() -> None:
@@ -148,6 +152,8 @@ def test_from_the_end_about_twice_as_many_rows_as_keys_are_read_and_then_ever_mo
 
     assert epochs(refs, 1000) == [[9, 10], [1, 2, 3, 4, 5, 6, 7, 8]]
     assert epochs(refs, 1) == [[9, 10], [4, 5, 6, 7, 8], [1, 2, 3]]
+    small = [SegmentRef(TOPIC, 1, epoch, epoch, 1, 0, ()) for epoch in range(6000)]
+    assert [len(unit) for unit in _units_backwards(small, 1)] == [1024, 4096, 880]
     assert epochs(large, 1_000_000) == [[8, 9, 10], [5, 6, 7], [2, 3, 4], [1]], (
         "as much as several threads take"
     )
@@ -164,9 +170,11 @@ def test_changed_keys_have_no_cells_where_one_is_no_value_of_its_type() -> None:
     assert changed.hashes.tolist() == sorted(history.hash_of(key) for key in (1, 2))
     none = changed_keys(STORAGE, [], wanted.versions, wanted.target)
     assert none.cells is not None and none.cells["id"].to_pylist() == none.hashes.tolist() == []
+    assert not none.truncated
     history.truncate()
     wanted = history.state_input(1, 1)
-    assert changed_keys(STORAGE, wanted.refs, wanted.versions, wanted.target).truncated
+    changed = changed_keys(STORAGE, wanted.refs, wanted.versions, wanted.target)
+    assert changed.truncated and not len(changed.hashes)
 
 
 @given(STEPS, st.sampled_from([1, 3]), st.sets(TEXTS.filter(lambda text: text is not None), min_size=1))
@@ -184,6 +192,33 @@ def test_every_row_with_a_value_is_of_a_key_that_may_have_it(
     assert {row["_hash"] for row in rows} <= set(hashes.tolist())
     found = state_of_keys(STORAGE, wanted, hashes, PLENTY).to_pylist()
     assert by_id([row for row in found if row["body"] in texts]) == by_id(rows)
+
+
+def test_only_keys_that_may_have_had_a_value_are_found() -> None:
+    history = History()
+    for key, body in ((1, "x"), (2, "y"), (3, "z"), (1, "y")):
+        history.put(key, {"body": body})
+        history.cut()
+    history.put(2, {"body": None, "extra": "e"}, unchanged=["extra"])
+    history.cut()
+    history.put(3, {"body": None}, unchanged=["body"])
+    wanted = history.state_input(1, 1)
+
+    def is_x(columns: Any) -> Any:
+        return pc.equal(columns[0], "x").fill_null(False).to_numpy(zero_copy_only=False)
+
+    found = find_keys(STORAGE, wanted, ["body"], is_x)
+    assert found.tolist() == sorted(history.hash_of(key) for key in (1, 3)), "once, or not sent since"
+    assert find_keys(STORAGE, replace(wanted, refs=()), ["body"], is_x).tolist() == []
+
+
+def test_only_large_files_are_read_by_partition() -> None:
+    ranges = tuple(PartitionRange(at, 0, 65_536) for at in (1, 0))
+    full = SegmentRef(TOPIC, 1, 1, 1, 131_072, 0, ranges, path="a file")
+    larger = replace(full, rows=131_073)
+    assert list(_units([full, replace(larger, path=None), larger])) == [
+        (full, None), (replace(larger, path=None), None), (larger, (0,)), (larger, (1,)),
+    ]  # fmt: skip
 
 
 @given(STEPS, st.sampled_from([1, 3]))
@@ -218,3 +253,39 @@ def test_more_rows_than_may_be_held_are_refused() -> None:
     with pytest.raises(TooLarge):
         state_of_keys(STORAGE, wanted, hashes, 1000)
     assert state_of_keys(STORAGE, wanted, hashes[:0], 0).num_rows == 0
+    assert (
+        _collect_within([[FIVE_ROWS], [FIVE_ROWS]], 3 * FIVE_ROWS.nbytes, FIVE_ROWS.nbytes) == [FIVE_ROWS] * 2
+    )
+    with pytest.raises(TooLarge):
+        _collect_within([[FIVE_ROWS], [FIVE_ROWS]], 3 * FIVE_ROWS.nbytes - 1, FIVE_ROWS.nbytes)
+
+
+def test_keys_of_one_hash_are_all_read_where_only_their_hash_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History(hash_modulus=1)
+    for key in (1, 2):
+        history.put(key, {"body": "x"})
+        history.cut()
+    monkeypatch.setattr("tailrace.eventstore.state.key_lookup._ROWS_PER_UNIT", 1)
+    found = state_of_keys(
+        STORAGE, history.state_input(1, 1), np.array([history.hash_of(1)], np.int64), PLENTY
+    )
+    assert sorted(found["id"].to_pylist()) == [1, 2]
+
+
+def test_texts_come_as_dictionaries_only_where_rows_are_chosen_by_their_hash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History()
+    history.put(1, {"body": "x"})
+    wanted, coded = history.state_input(1, 1), list[list[str]]()
+
+    def watched(storage: LocalStorage, ref: SegmentRef, *, hints: DecodeHints, **more: Any) -> pa.Table:
+        coded.append(sorted(hints.coded))
+        return read_segment(storage, ref, hints=hints, **more)
+
+    monkeypatch.setattr("tailrace.eventstore.state.key_lookup.read_segment", watched)
+    state_of_keys(STORAGE, wanted, np.array([history.hash_of(1)], np.int64), PLENTY)
+    find_keys(STORAGE, wanted, ["body"], lambda columns: np.ones(len(columns[0]), np.bool_))
+    assert coded == [["_op", "after.body", "after.extra"], []]

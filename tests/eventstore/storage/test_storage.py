@@ -12,6 +12,7 @@ import pytest
 
 from tailrace.eventstore.errors import IntegrityError, MissingFile, OperatorError, TransientError
 from tailrace.eventstore.storage import LocalStorage, ObjectStorage, Storage
+from tailrace.eventstore.storage.base import NameTaken
 from tailrace.eventstore.storage.encryption import EncryptedUploads, Encryption
 from tests.support.memory_storage import MemoryStorage
 from tests.support.object_store import S3Server
@@ -271,3 +272,15 @@ def test_a_link_inside_a_folder_that_was_handed_over_is_not_followed(tmp_path: P
         storage.write(f"in-{len(listed(storage))}", b"x")  # the folder itself may be one
     assert [each.name for each in outside.iterdir()] == ["victim"]
     assert (outside / "victim").read_text() == "not ours"
+
+
+def test_of_two_that_make_a_file_at_once_the_later_one_learns_that_its_name_is_taken(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.prepare()
+    with (
+        pytest.raises(NameTaken, match="exists already"),
+        storage.create("a"),
+        storage.create("a") as other,
+    ):
+        other.write(b"made")
+    assert bytes(storage.open("a")) == b"made"

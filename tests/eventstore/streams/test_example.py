@@ -1,28 +1,55 @@
-"""``examples/bank.py`` does what its first line says."""
+"""``examples/bank`` does what its files say."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+import psycopg
+from psycopg.types.json import Jsonb
+
+from tests.support import REPOSITORY
 
 
-def test_the_bank_example_runs(database: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "examples/bank.py", database],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
+def run(*arguments: str) -> str:
+    """In a process of its own: the names of its events are its own."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
-    )
-    assert done.stdout.splitlines() == [
-        "opened: True",
-        "opened again: False",
-        "  1 account_opened Opened(owner='Ada')",
+    ).stdout
+
+
+def test_the_service_decides_and_writes_rows_and_events_in_one_transaction(database: str) -> None:
+    *lines, last = run("examples.bank.service", database).splitlines()
+    assert lines == [
+        "open: version 1, balance 0",
+        "open again: no: the account is Ada's already",
+        "deposit: version 2, balance 12.50",
+        "withdraw too much: no: insufficient funds",
+        "withdraw: version 3, balance 10.50",
+        "  1 account_opened Opened(owner='Ada', currency='EUR')",
         "  2 deposited Deposited(amount=Decimal('12.50'))",
-        "balance, and whether row and event are of one transaction: (Decimal('12.50'), True)",
+        "  3 withdrawn Withdrawn(amount=Decimal('2'))",
+        "balance, and whether row and event are of one transaction: (Decimal('10.50'), True)",
     ]
+    assert re.fullmatch(r"the log has all of it at: [0-9A-F]+/[0-9A-F]+", last)
+    with psycopg.connect(database) as connection:  # as the release before wrote it
+        connection.execute(
+            "UPDATE tailrace.events SET schema_version = 1, data = %s WHERE version = 1",
+            [Jsonb({"name": "Ada"})],
+        )
+        connection.commit()
+        again = run("examples.bank.service", database).splitlines()
+    assert again[1] == "open again: no: the account is Ada's already"
+    assert again[5] == "  1 account_opened Opened(owner='Ada', currency='EUR')"
+
+
+def test_its_own_tests_pass() -> None:
+    assert "3 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "examples/bank")

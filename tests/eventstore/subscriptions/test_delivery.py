@@ -22,7 +22,7 @@ from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
 from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.streams import Recorded, event
+from tailrace.eventstore.streams import Json, RawEvent, Recorded, event, upcaster
 from tailrace.eventstore.subscriptions.batch import Change
 from tests.eventstore.shop import ORDERS, at, batch, writer
 from tests.fixtures.stores import StoreFactory, one_catalog
@@ -36,6 +36,18 @@ class Paid(BaseModel):
 @event("sent", version=1)
 class Sent(BaseModel):
     parcel: str
+
+
+class Moved(BaseModel):
+    """No event any more: an upcaster splits those that are stored."""
+
+    amount: Decimal
+    parcel: str
+
+
+@upcaster("moved", 1)
+def split(data: Json) -> list[RawEvent]:
+    return [RawEvent("paid", 1, {"amount": data["amount"]}), RawEvent("sent", 1, {"parcel": data["parcel"]})]
 
 
 @pytest.fixture
@@ -247,3 +259,29 @@ def test_domain_events_come_typed(store: Store) -> None:
     with group.join() as member:
         member.process(typed.append, timeout=0)
     assert [type(each) for each in typed] == [Recorded] * 3
+
+
+@one_catalog
+def test_an_event_that_an_upcaster_splits_comes_as_its_parts(store: Store) -> None:
+    capture = writer(store)
+    topic = TopicId.events("shop", "account")
+    register_topic(store, topic, EVENT_SCHEMA, reason="")
+    rows = events(1, "42", Moved(amount=Decimal(1), parcel="a"), Sent(parcel="b"))
+    capture.append(EpochBatch("shop", 1, 2, 2, at(1), 1, [TopicRows(topic, 1, rows)]))
+    group = store.group("g", ["shop.account"], start="earliest")
+    with group.join() as member:
+        found = next(member.batches(0))
+        assert [each.data for each in found.events(Sent)] == [Sent(parcel="a"), Sent(parcel="b")]
+        assert [(each.version, each.part) for each in found.events()] == [(10, 0), (10, 1), (11, 0)]
+    given: list[Any] = []
+
+    def once_too_often(value: Change | Recorded[Any]) -> None:
+        assert isinstance(value, Recorded)
+        given.append(value.data)
+        if len(given) == 2:
+            raise ValueError
+
+    with group.join() as member:
+        member.process(once_too_often, pause=0.001, timeout=0)
+    paid, sent = Paid(amount=Decimal(1)), Sent(parcel="a")
+    assert given == [paid, sent, paid, sent, Sent(parcel="b")]  # one stored event is tried again as a whole

@@ -19,6 +19,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.settings import StoreSettings, TopicSettings
 from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.filter import matches
 from tailrace.eventstore.subscriptions.member import Member
 from tailrace.eventstore.subscriptions.tail import FollowedRows
 from tests.eventstore.shop import CUSTOMERS, ORDERS, SCHEMA, at, batch, content, rows, writer
@@ -222,3 +223,10 @@ def test_a_name_that_is_no_topic_is_refused_with_the_nearest(store: Store) -> No
 def test_a_pattern_waits_for_a_topic_to_come(store: Store) -> None:
     assert tail_ids(store, "shop.public.invoices*") == []
     assert store.group("later", ["shop.public.invoices*"]).topics() == []
+
+
+def test_a_pattern_means_tailraces_own_topics_only_where_it_names_their_schema() -> None:
+    own = TopicId(("shop", "pg_kafka", "positions"))
+    assert not any(matches(own, [each]) for each in ("*", "shop.*", "shop.*.positions"))
+    assert all(matches(own, [each]) for each in ("shop.pg_kafka.*", "shop.pg_kafka.positions"))
+    assert matches(TopicId.table("shop", "public", "orders"), ["shop.*"])

@@ -64,7 +64,7 @@ def test_every_unknown_name_is_found_at_once_with_what_comes_close(empty_shop: P
         (str(here + 4), "input 'customers': columns names nmae, which shop.public.customers does not have"),
         (str(here + 4), "input 'customers': cast names citi, which shop.public.customers does not have"),
         (str(here + 5), "input 'placed': shop.public.products is a topic of table, read as Events"),
-        (str(here), "there is no sink 'marts'"),
+        (str(here + 2), "there is no sink 'marts'"),
     ]
     assert found.findings[1].hint == "did you mean name? its columns are id, name, city"
     assert (found.findings[1].input, found.findings[1].column) == ("customers", "nmae")

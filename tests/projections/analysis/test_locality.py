@@ -10,7 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from tailrace.cli.projection.check import describe_verdict
 from tailrace.projections import Projection, State, Through, load_projections, projection
+from tailrace.projections.analysis.check import examine
+from tailrace.projections.context import ProjectionContext
 from tests.projections.conftest import Analyse
 from tests.projections.refresh import gallery
 from tests.projections.refresh.gallery import CUSTOMERS, LAKE, ORDERS, PRODUCTS
@@ -177,13 +180,6 @@ NOT_LOCAL: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         ),
         "rows of different keys meet: the join does not demand orders.customer_id",
     ),
-    "a value of a subquery": (
-        lambda orders: orders.sparkSession.sql(
-            "SELECT customer_id FROM {orders} WHERE amount > (SELECT avg(amount) FROM {orders})",
-            orders=orders,
-        ),
-        "it aggregates over all rows",
-    ),
     "a Python function of many rows": (
         lambda orders: orders.mapInPandas(lambda frames: frames, orders.schema),
         "mapInPandas sees rows of different keys",
@@ -236,6 +232,65 @@ LOCAL: dict[str, Callable[[DataFrame], DataFrame]] = {
 def test_what_keeps_keys_apart_is_local(analysed: Analyse, case: str) -> None:
     found = analysed(of_orders(LOCAL[case]))
     assert (found.not_local, found.findings) == ((), ())
+
+
+CONSTANT = {
+    "of the input around it": (
+        "SELECT customer_id, id FROM {orders} WHERE amount > (SELECT min(amount) FROM {orders})",
+        {"(SELECT min(amount) FROM orders)": ("orders",)},
+    ),
+    "that a common table expression computes": (
+        "WITH most AS (SELECT max(amount) AS amount FROM {orders} o) SELECT customer_id, id FROM {orders} o"
+        " WHERE amount >= (SELECT amount FROM most)",
+        {"(SELECT amount FROM most)": ("orders",)},
+    ),
+    "of a common table expression that is read around it, too": (
+        "WITH spent AS (SELECT customer_id, sum(amount) AS amount FROM {orders} o GROUP BY customer_id)"
+        " SELECT customer_id FROM spent WHERE amount = (SELECT max(amount) FROM spent)",
+        {"(SELECT max(amount) FROM spent)": ("orders",)},
+    ),
+    "within a query of each row": (
+        "SELECT o.customer_id FROM {orders} o WHERE EXISTS (SELECT 1 FROM {orders} p WHERE"
+        " p.customer_id = o.customer_id AND p.amount > (SELECT max(amount) FROM {orders} q WHERE q.quantity > 1))",
+        {"(SELECT max(amount) FROM orders q WHERE q.quantity > 1)": ("orders",)},
+    ),
+    "that reads nothing": ("SELECT customer_id, id FROM {orders} WHERE id > (SELECT 3)", {"(SELECT 3)": ()}),
+}
+
+
+@pytest.mark.parametrize("case", CONSTANT)
+def test_the_value_of_a_query_that_names_nothing_around_it_is_a_constant(
+    analysed: Analyse, case: str
+) -> None:
+    text, subqueries = CONSTANT[case]
+    found = analysed(of_orders(lambda orders: orders.sparkSession.sql(text, orders=orders)))
+    assert (found.reason, found.findings, found.subqueries, found.apart) == (None, (), subqueries, ())
+
+
+def test_a_constant_reads_nothing_beside_the_inputs_and_is_the_same_each_time(analysed: Analyse) -> None:
+    def of_files(orders: DataFrame) -> DataFrame:
+        files = orders.sparkSession.read.schema("n bigint").csv(__file__)
+        return orders.where(orders.id > files.agg(F.max("n")).scalar())
+
+    (found,) = analysed(of_orders(of_files)).not_local
+    assert found.what == "it reads files or tables beside its inputs"
+    some = analysed(of_orders(lambda orders: orders.where(orders.id > orders.limit(1).select("id").scalar())))
+    assert some.reason == "limit takes whichever rows come first, and rows come in any order"
+
+
+@projection(key="customer_id", sink=LAKE, orders=by_customer, products=State(PRODUCTS))
+def dearer_than_all(orders: DataFrame, products: DataFrame) -> DataFrame:
+    dear = orders.where(orders.amount > products.agg(F.max("price")).scalar())
+    return dear.groupBy("customer_id").count()
+
+
+def test_an_input_that_only_constants_read_need_not_say_what_it_affects(
+    empty_shop: ProjectionContext,
+) -> None:
+    found = examine(empty_shop, dearer_than_all)
+    words = "a scalar subquery over products"
+    assert (found.incremental, found.reasons, found.whole, found.subqueries) == (True, (), (), (words,))
+    assert describe_verdict(found) == f": full when the value of {words} changes, incremental otherwise"
 
 
 def test_trust_takes_the_place_of_the_proof_but_not_of_the_rest(analysed: Analyse) -> None:

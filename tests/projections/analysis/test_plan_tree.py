@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tailrace.projections.analysis.locality.walk import MARK, prove
+from tailrace.projections.analysis.locality.walk import prove
 from tailrace.projections.analysis.plan_tree import read
 from tailrace.projections.analysis.spread import InputFacts
+from tailrace.projections.compute.scalar_subqueries import MARK
 from tailrace.projections.definition.lineage import Direct, Lineage
 
 PACKAGE = "org.apache.spark.sql.catalyst."

@@ -53,6 +53,7 @@ TRANSLATED = {
     "integers are divided without a remainder": ("id / 2", "CAST((t.id DIV 2) AS INT)"),
     "a numeric is rounded half up": ("price::int", "CAST(round(t.price, 0) AS INT)"),
     "a float is rounded half to even": ("f::int", "CAST(rint(t.f) AS INT)"),
+    "a number negated twice": ("round(- -3, 1)", "round(3BD, 1)"),
     "a quoted name is a column": ("\"name\" = 'ab'", "(t.name = 'ab')"),
     "a backslash is a character": (r"name = 'a\b'", r"(t.name = 'a\\b')"),
     "a backslash after E is none": (r"name = E'a\tb'", "(t.name = 'a\tb')".replace("\t", " ")),
@@ -61,6 +62,10 @@ TRANSLATED = {
     "an interval of several units": (
         "day - interval '1 day 02:30'",
         "((CAST(t.day AS TIMESTAMP_NTZ) + INTERVAL '-1' DAY) + INTERVAL '-9000' SECOND)",
+    ),
+    "a text as a number": (
+        "name::int",
+        r"CAST(regexp_extract(t.name, '\\A\\s*(?:\\s*[+-]?\\d+\\s*)\\s*\\z', 0) AS INT)",
     ),
     "a power": ("id ^ 2", "power(CAST(t.id AS DOUBLE), CAST(2 AS DOUBLE))"),
     "a minus before a power": ("-f ^ 2", "power((- t.f), CAST(2 AS DOUBLE))"),
@@ -82,7 +87,7 @@ def test_a_query_that_becomes_another_text_has_another_version() -> None:
         "SELECT id, rank() OVER (ORDER BY name ROWS 2 PRECEDING) AS v FROM t WHERE id IN (SELECT t_id FROM o) LIMIT 1",
     ]
     digest = hashlib.sha256("\n".join(map(spark, queries)).encode()).hexdigest()[:12]
-    assert (TRANSLATION, digest) == ("1", "f69d75d06ff2"), "raise TRANSLATION, and take this digest"
+    assert (TRANSLATION, digest) == ("2", "f829c751f345"), "raise TRANSLATION, and take this digest"
 
 
 def test_nulls_are_last_in_ascending_order_and_first_in_descending() -> None:
@@ -130,6 +135,32 @@ def test_what_has_no_faithful_translation_is_refused_at_its_place_with_a_way_out
         spark(query)
     assert words in refused.value.what and refused.value.hint
     assert refused.value.offset == offset
+
+
+SEVERAL = {
+    "columns and conditions": (
+        "SELECT a AS v, id, b AS w FROM t WHERE c = 1 AND (id = 2 OR d = 3) HAVING e > 4",
+        ["a", "b", "c", "d", "e"],
+    ),
+    "both sides of a UNION": ("SELECT a FROM t UNION SELECT b FROM t", ["a", "b"]),
+    "queries inside": (
+        "SELECT (SELECT a FROM o LIMIT 1) AS v FROM t WHERE EXISTS (SELECT 1 FROM o WHERE b)", ["a", "b"],
+    ),
+    "of WITH, but for those that read what is refused": (
+        "WITH p AS (SELECT a FROM t), q AS (SELECT z FROM p), r AS (SELECT b FROM t) SELECT y FROM r", ["a", "b"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_all_that_is_refused_of_a_query_is_said_at_once_in_the_order_of_its_text(case: str) -> None:
+    query, names = SEVERAL[case]
+    with pytest.raises(Refused) as refused:
+        spark(query)
+    found = [refused.value, *refused.value.others]
+    assert [each.what for each in found] == [f"there is no column {name}" for name in names]
+    places = [each.offset for each in found]
+    assert [query[place : place + 1] for place in places if place is not None] == names
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import logging
 import re
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging.handlers import BufferingHandler
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 from examples.sqlite_sink import SqliteFile
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.schema import Column
+from tailrace.eventstore.settings import ProjectionSettings
 from tailrace.projections import (
     Changes,
     Computed,
@@ -24,6 +27,7 @@ from tailrace.projections import (
     load_projections,
 )
 from tailrace.projections.analysis.check import CheckReport, examine, mistake_reports
+from tailrace.projections.analysis.check_names import check
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import gather_mistakes
@@ -158,6 +162,12 @@ LINEAGES = {
         " SELECT known.* FROM known JOIN every USING (customer_id)",
         {"customers": {"customer_id": "id"}, "orders": {"customer_id": "customer_id"}},
     ),
+    "values that name nothing around them, of which an input may be read by nothing else": (
+        "WITH spent AS (SELECT customer_id, sum(amount) AS paid FROM orders GROUP BY customer_id)"
+        " SELECT spent.customer_id, (SELECT count(*) FROM products) AS n FROM spent"
+        " WHERE paid >= (SELECT max(paid) FROM spent) AND paid > (SELECT avg(o.amount) FROM orders o)",
+        {"orders": {"customer_id": "customer_id"}, "products": None},
+    ),
     "a union of everything": (
         "SELECT * FROM orders UNION ALL SELECT * FROM orders",
         {"orders": {"customer_id": "customer_id"}},
@@ -168,7 +178,9 @@ LINEAGES = {
 @pytest.mark.parametrize("case", LINEAGES)
 def test_what_inputs_affect_follows_from_the_query(written: Written, case: str) -> None:
     query, expected = LINEAGES[case]
-    assert {name: source.affects for name, source in written(of(query)).inputs.items()} == expected
+    found = written(of(query))
+    assert {name: source.affects for name, source in found.inputs.items()} == expected
+    assert found.unfollowed == ()
 
 
 def test_of_a_key_of_several_columns_those_are_followed_that_groups_and_windows_have(
@@ -226,7 +238,7 @@ UNFOLLOWED = {
 
 @pytest.mark.parametrize("case", UNFOLLOWED)
 def test_what_does_not_follow_is_said_by_name_with_the_line_to_write_and_refused_on_request(
-    written: Written, tmp_path: Path, case: str
+    written: Written, empty_shop: ProjectionContext, tmp_path: Path, case: str
 ) -> None:
     query, places, names, why = UNFOLLOWED[case]
     found = written(of(query))
@@ -238,9 +250,14 @@ def test_what_does_not_follow_is_said_by_name_with_the_line_to_write_and_refused
         text = (tmp_path / "view.sql").read_text()
         (declared,) = re.findall(rf"(?m)^inputs\.{names[0]} = .*$", text)
         assert written(text.replace(declared, line)).unfollowed == ()
-    (tmp_path / "view.sql").write_text(of(query))
+    strict = ProjectionSettings(on_unfollowed="error")
+    ctx = ProjectionContext(
+        empty_shop.store, empty_shop.settings.model_copy(update={"projections": strict}), {}
+    )
     with pytest.raises(UsageError, match=r"view.sql:\d+:\d+\): .*everything computed"):
-        load_projections([], tmp_path, ["view.sql"], on_unfollowed="error")
+        check(ctx.store, ctx.settings, found)
+    refused = {each.place for each in examine(ctx, found).findings if each.level == "fail"}
+    assert {f"view.sql:{place}" for place in places} <= refused
 
 
 COMPUTED: dict[str, tuple[str, dict[str, object]]] = {
@@ -391,9 +408,11 @@ def test_queries_about_another_table_are_joins_and_not_in_names_the_one_that_it_
     theirs = "(SELECT o.customer_id FROM orders o WHERE o.customer_id = c.id)"
     for condition in (f"EXISTS {theirs}", f"NOT EXISTS {theirs}", "c.id IN (SELECT customer_id FROM orders)"):
         assert analysed(written(of(f"{whose} {condition}", key='"id"'))).reason is None, condition
-    found = analysed(written(of(f"{whose} c.id NOT IN (SELECT customer_id FROM orders)", key='"id"')))  # noqa: S608
-    (refused,) = found.not_local
-    assert refused.hint.startswith("write NOT IN as NOT EXISTS, which is the same where neither can be NULL")
+    not_in = written(of(f"{whose} c.id NOT IN (SELECT customer_id FROM orders)", key='"id"'))  # noqa: S608
+    (whole,) = not_in.unfollowed
+    assert whole.what.endswith("it is read in NOT IN, which one NULL makes empty")
+    assert whole.hint.startswith("write NOT EXISTS, which is the same where neither side can be NULL")
+    assert analysed(not_in).reason is None
 
 
 def test_the_fingerprint_follows_the_words_of_the_query_and_its_header_and_nothing_else(
@@ -490,9 +509,14 @@ SYNTAX = {
         "9:28",
         "' is missing for what begins here",
     ),
-    "two statements": ("SELECT id FROM orders; SELECT 1", "8", "it holds 2 statements, not one"),
-    "no query": ("INSERT INTO orders SELECT 1", "8", "it is INSERT, not SELECT"),
-    "a parameter": ("SELECT :later FROM orders", "8", "there is no parameter :later"),
+    "two statements": ("SELECT id FROM orders; SELECT 1", "8:1", "it holds 2 statements, not one"),
+    "no query": ("INSERT INTO orders SELECT 1", "8:1", "it is INSERT, not SELECT"),
+    "a parameter": ("SELECT :later FROM orders", "8:8", "there is no parameter :later"),
+    "a name that hides an input": (
+        "WITH orders AS (SELECT 1 AS id) SELECT id FROM orders",
+        "8:6",
+        "WITH orders hides the input of that name",
+    ),
 }
 
 
@@ -606,12 +630,131 @@ def test_check_says_what_of_a_query_in_postgres_sql_is_not_translated_with_line_
     assert (failed.level, failed.what, failed.place) == ("fail", words, place) and failed.hint
 
 
+def test_check_says_all_that_is_not_translated_at_once(
+    written: Written, empty_shop: ProjectionContext
+) -> None:
+    query = "SELECT customer_id, no_such(amount) AS v\nFROM orders\nWHERE gone > 1 AND CURRENT_DATE IS NULL"
+    found = examine(empty_shop, written(of(query))).findings
+    assert [(each.level, each.place) for each in found] == [
+        ("fail", "view.sql:6:21"), ("fail", "view.sql:8:7"), ("fail", "view.sql:8:20"),
+    ]  # fmt: skip
+
+
+def test_what_is_wrong_with_a_result_as_a_whole_is_told_at_the_line_of_the_header(
+    written: Written, empty_shop: ProjectionContext
+) -> None:
+    text = of("SELECT customer_id, count(*) AS n FROM orders GROUP BY customer_id")
+    for old, new, words, place in (
+        ("AS n", "AS n, 1 AS n", "its output has two columns n", "view.sql:6"),
+        ('key = "customer_id"', 'key = "buyer"', "its output lacks its key: no column buyer", "view.sql:2:1"),
+        ('"lake"', '"sea"', "there is no sink 'sea'", "view.sql:3:1"),
+        ('"lake"', '"lake", partition_by = ["city"]', "sink: the folder is partitioned by", "view.sql:3:1"),
+    ):
+        found = examine(empty_shop, written(text.replace(old, new))).findings
+        (failed,) = [each for each in found if each.level == "fail"]
+        assert failed.what.startswith(words) and failed.place == place
+
+
 def test_what_spark_refuses_of_a_translation_is_told_with_its_place_in_the_file(
     written: Written, empty_shop: ProjectionContext
 ) -> None:
     query = "SELECT customer_id, id,\n       nth_value(id, 0) OVER (ORDER BY id) AS v\nFROM orders"
     (failed,) = examine(empty_shop, written(of(query))).findings
     assert "(view.sql:7:" in failed.what and "nth_value" in failed.what
+
+
+def test_names_without_tables_are_given_to_them_by_the_log_and_the_fingerprint_stays_that_of_the_text(
+    shop: ShopLog, deploy: Deploy, written: Written
+) -> None:
+    ctx = deploy()
+    query = (
+        "SELECT city, count(*) AS n, sum(amount) AS paid FROM orders, customers"
+        " WHERE customer_id = customers.id AND city IS NOT NULL GROUP BY city"
+    )
+    defined = written(of(query, key='"city"'))
+    now = ProjectionContext(ctx.store, ctx.settings, {"view": defined}, clock=standing_still)
+    found = examine(now, defined)
+    assert (found.incremental, found.whole, found.findings) == (True, (), ())
+    rebuild(now, "view")
+    shop.work()
+    assert isinstance(plans(now)[0].plan, Incremental)
+    (refreshed,) = refresh(now)
+    assert refreshed.reason.startswith("incremental: ") and refreshed.upserts
+    assert verify(now, "view").equal
+    live = now.live("view")
+    assert live is not None and live.fingerprint == fingerprint(defined)
+
+
+def test_names_are_given_to_results_that_were_never_built_by_what_their_definitions_give(
+    written: Written, empty_shop: ProjectionContext
+) -> None:
+    query = "SELECT place, sum(worth) AS paid FROM known, places WHERE buyer = person GROUP BY place"
+    inputs = 'inputs.known = { result = "known" }\ninputs.places = { result = "places" }'
+    known = "SELECT id, coalesce(city, 'unknown') AS city"
+    defined = {
+        "known": written(KNOWN.replace(known, "SELECT id, id AS buyer, 1 AS worth")),
+        "places": written(
+            KNOWN.replace('"known"', '"places"').replace(known, "SELECT id, id AS person, city AS place")
+        ),
+        "view": written(of(query, inputs, key='"place"')),
+    }
+    ctx = ProjectionContext(empty_shop.store, empty_shop.settings, defined)
+    found = examine(ctx, defined["view"])
+    assert (found.findings, found.incremental, found.whole) == ((), True, ())
+
+
+@pytest.mark.slow
+def test_a_column_that_takes_over_a_name_is_refused_until_the_name_has_its_table_or_it_is_built_anew(
+    shop: ShopLog, deploy: Deploy, written: Written
+) -> None:
+    ctx = deploy()
+    inner = "SELECT 1 FROM orders WHERE customer_id = customers.id AND city <> 'x'"
+    joined = "SELECT customers.id, count(*) AS n, max(city) AS city FROM customers JOIN orders ON customer_id"
+    texts = {
+        "taken_over": of(f"SELECT id, name FROM customers WHERE EXISTS ({inner})", key='"id"'),  # noqa: S608
+        "ambiguous": of(f"{joined} = customers.id GROUP BY customers.id", key='"id"'),
+    }
+
+    def deployed(texts: Mapping[str, str]) -> ProjectionContext:
+        defined = {
+            name: written(text.replace("key =", f'name = "{name}"\nkey =', 1)) for name, text in texts.items()
+        }
+        return ProjectionContext(ctx.store, ctx.settings, defined, clock=standing_still)
+
+    now = deployed(texts)
+    for name in texts:
+        rebuild(now, name)
+    shop.work()
+    assert [each.kind for each in refresh(now)] == ["incremental", "incremental"]
+    before = {name: ctx.store.steps.last(name, 1) for name in texts}
+
+    orders = shop.schemas["orders"]
+    wider = replace(orders, version=2, columns=(*orders.columns, Column(7, "city", 25, type_name="text")))
+    shop.commit({"orders": [("c", shop.order(901) | {"city": "x"})]}, new_schemas={"orders": wider})
+    was = "city was customers.city of the query around it, and is orders.city since the columns of its inputs changed"
+    both = "the column city may be one of several tables"
+    planned = {each.projection: each.plan for each in plans(now)}
+    assert isinstance(planned["taken_over"], Nothing) and was in planned["taken_over"].reason
+    outcomes = {each.projection: each for each in refresh(now)}
+    for name, words in {"taken_over": was, "ambiguous": both}.items():
+        assert outcomes[name].status == "failed" and words in outcomes[name].reason
+        assert ctx.store.steps.last(name, 1) == before[name]
+        (found,) = [each for each in examine(now, now.projections[name]).findings if words in each.what]
+        assert found.level == "fail" and found.place.count(":") == 2
+        assert f"{found.place}: " in outcomes[name].reason
+        assert "customers.city" in found.hint
+
+    taken, named = "AND city", "AND customers.city"
+    qualified = deployed({
+        "taken_over": texts["taken_over"].replace(taken, named),
+        "ambiguous": texts["ambiguous"].replace("max(city)", "max(customers.city)"),
+    })  # fmt: skip
+    for name in texts:
+        rebuild(qualified, name)
+        assert verify(qualified, name).equal
+    rebuild(now, "taken_over")
+    shop.work()
+    assert refresh(now, ["taken_over"])[0].status == "done" and verify(now, "taken_over").equal
 
 
 def test_it_is_built_followed_by_key_verified_and_built_anew_when_its_words_change(

@@ -82,6 +82,7 @@ def stands(ctx: ProjectionContext, name: str) -> int:
     return last.to_epoch
 
 
+@pytest.mark.slow
 def test_whatever_is_refreshed_in_whatever_order_what_reads_two_is_of_one_position(
     shop: ShopLog, diamond: ProjectionContext
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_driver_killed_between_two_that_are_read_leaves_what_reads_them_where_
     assert verify(diamond, "diamond").equal
 
 
+@pytest.mark.slow
 def test_a_change_that_leaves_what_is_read_as_it_was_moves_everything_on(
     shop: ShopLog, diamond: ProjectionContext
 ) -> None:

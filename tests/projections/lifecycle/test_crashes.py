@@ -277,6 +277,7 @@ def test_a_build_into_a_server_without_room_is_on_record_as_it_went_and_goes_on_
     assert failed.status == "failed" and last_failure(ctx.store, "order_cache") is None
 
 
+@pytest.mark.slow
 def test_a_second_run_or_rebuild_is_told_who_is_at_work_and_the_first_goes_on(
     shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
 ) -> None:

@@ -822,6 +822,7 @@ def test_gc_keeps_the_live_generation_the_one_to_go_back_to_and_pinned_ones(
         rollback(ctx, "totals")
 
 
+@pytest.mark.slow
 def test_the_runner_follows_the_log_until_it_is_told_to_stop(shop: ShopLog, deploy: Deploy) -> None:
     ctx = deploy(TOTALS)
     stop, reached = threading.Event(), threading.Event()

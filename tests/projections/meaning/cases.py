@@ -73,6 +73,20 @@ _ROWS = {
     "digits, either": ("fine huge", "SELECT id, coalesce(fine, huge) AS v FROM t"),
     "digits, a large product": ("huge", "SELECT id, huge * huge AS v FROM t WHERE id > 3"),
     "digits, a quotient": ("exact", "SELECT id, exact / 3.0 AS v FROM t"),
+    "digits, a quotient of which Postgres has no fraction": (
+        "huge",
+        "SELECT id, round(huge / 7.0, 2) AS v FROM t",
+    ),
+    "digits, a quotient times many": ("exact", "SELECT id, round(exact / 3.0 * 1000000000, 2) AS v FROM t"),
+    "digits, a part of a hundred": ("exact", "SELECT id, round(exact / 3.0 * 100, 2) AS v FROM t"),
+    "date, the text of a year beyond 9999": (
+        "day",
+        "SELECT id, (DATE '9999-12-31' + id::int)::text AS v FROM t",
+    ),
+    "date, a year beyond 9999 printed": (
+        "day",
+        "SELECT id, to_char(DATE '9999-12-31' + id::int, 'YYYY') AS v FROM t",
+    ),
     "digits, a mean": ("exact", "SELECT 1 AS id, avg(exact) AS v FROM t"),
     "digits, a rounded mean": ("exact", "SELECT 1 AS id, round(avg(exact), 2) AS v FROM t"),
     "enum, between": ("feel", "SELECT id, 1 AS v FROM t WHERE feel BETWEEN 'ok' AND 'happy'"),

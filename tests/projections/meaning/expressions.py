@@ -98,8 +98,7 @@ def _operators() -> Iterator[Production]:
         yield Production("bool", "({0} IS NULL)", (kind,))
         yield Production(kind, "coalesce({0}, {1})", (kind, kind))
         yield Production(kind, "CASE WHEN {0} THEN {1} ELSE {2} END", ("bool", kind, kind))
-        if kind != "inet":  # whose cast to text has more than Postgres prints of it
-            yield Production("text", "({0})::text", (kind,))
+        yield Production("text", "({0})::text", (kind,))
         yield Production("text", "concat({0}, {1})", (kind, "text"))
     for kind in ("mood", "jsonb", "inet", "int4[]", "text[]", "interval", "bare"):
         yield Production("bool", "({0} = {1})", (kind, kind))

@@ -12,7 +12,10 @@ _COLUMNS = {
     **COLUMNS, "numeric": ("n1", "m2"), "any": ("t2", "d1"),
 }  # fmt: skip
 CONSTANTS: Mapping[str, Sequence[tuple[str, ...]]] = {
-    "date_part": [(f"'{field}'",) for field in ("year", "dow", "week", "century", "hour", "second", "epoch")],
+    "date_part": [
+        (f"'{field}'",)
+        for field in ("year", "dow", "week", "century", "hour", "second", "milliseconds", "epoch")
+    ],
     "date_trunc": [
         *((f"'{field}'",) for field in ("second", "hour", "day", "week", "month", "quarter", "year")),
         ("'day'", "'Europe/Berlin'"),
@@ -56,12 +59,14 @@ INSTEAD: Mapping[str, Sequence[str]] = {
     "array_remove": ["array_remove(ia1, 1)", "array_remove(ta1, NULL)"],
     "array_replace": ["array_replace(ta1, 'a', 'ä')", "array_replace(ia1, NULL, 7)"],
     "string_to_array": ["string_to_array(t1, ' ')", "string_to_array(t1, '.', 'b')"],
+    "atan2": ["atan2(f1, f2)", "atan2(f2, f2)"],
     "avg": [
         *(f"round(avg({column}) OVER (PARTITION BY b1), 2)" for column in ("s1", "i1", "l1", "n1")),
         "avg(f1) OVER (PARTITION BY b1)",
     ],
     "lpad": ["lpad(t1, s1 % 20)", "lpad(t1, s1 % 20, t2)"],
     "make_date": ["make_date(2000 + s1 % 900, 1 + abs(s2 % 12), 3)"],
+    "pow": ["pow(f1, f2)", "pow(sign(f1), f2)"],
     "repeat": ["repeat(t1, s1 % 4)"],
     "rpad": ["rpad(t1, s1 % 20)", "rpad(t1, s1 % 20, t2)"],
     "to_timestamp": ["to_timestamp(i1)"],

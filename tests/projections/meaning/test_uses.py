@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections import State, projection
 from tailrace.projections.analysis.analyse import analyse
 from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.sql.load import load_sql
 from tests.projections.refresh.gallery import LAKE
 from tests.projections.shoplog import topic
 
@@ -143,3 +145,26 @@ def test_an_order_of_texts_is_warned_of_where_it_matters(said: Said) -> None:
         "the order of rows is none of a result"
     )
     assert said(lambda p: p.groupBy("id").agg(F.max("city").alias("c")), collation="C") == []
+
+
+IN_POSTGRES = {
+    "text that is meant": ("SELECT id, mood::text < 'sad' AS v, code::text LIKE '%x' AS w FROM people", ""),
+    "text as it is printed": ("SELECT id, concat(home) AS v FROM people", ""),
+    "an address": ("SELECT id, home::text AS v FROM people", "cast to text, which in Postgres always has the length"),
+    "an address beside text": ("SELECT id, home || '!' AS v FROM people", "cast to text, which in Postgres always has"),
+    "a collation": ("SELECT id, city::text < 'b' AS v FROM people", "ordered by its bytes (<)"),
+    "a collation that takes texts for equal": ("SELECT id, loose::text = 'b' AS v FROM people", "compared as text (=)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IN_POSTGRES)
+def test_a_cast_to_text_in_postgres_sql_is_that_of_postgres(
+    said: Said, spark: SparkSession, empty_shop: ProjectionContext, tmp_path: Path, case: str
+) -> None:
+    query, words = IN_POSTGRES[case]
+    head = 'key = "id"\nsink = { kind = "parquet", sink = "lake" }\ninputs.people = "shop.public.people"'
+    (tmp_path / "view.sql").write_text(f"/* projection\n{head}\n*/\n{query}")
+    defined = load_sql(tmp_path / "view.sql").projection
+    assert defined is not None
+    found = [each.what for each in analyse(spark, empty_shop.store, defined).findings]
+    assert len(found) == bool(words) and all(words in what for what in found), found

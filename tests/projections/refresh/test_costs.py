@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from tailrace.eventstore.log.row_counts import RowCount
 from tailrace.eventstore.metadata.run_records import RunRecord
-from tailrace.projections.refresh.costs import LATEST, Estimate, Number, estimate, too_costly
+from tailrace.projections.refresh.costs import LATEST, Estimate, Number, estimate, moves_each_time, too_costly
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,6 +50,11 @@ def test_what_was_measured_long_ago_is_tried_again() -> None:
     slow = took("incremental", 30.0, keys=10)
     assert too_costly([*[took("full", 2.0)] * 19, slow], 10, ROWS) is not None
     assert too_costly([*[took("full", 2.0)] * 20, slow], 10, ROWS) is None
+
+
+def test_values_that_changed_three_times_in_a_row_are_compared_every_fourth_time() -> None:
+    skipped = [moves for moves in range(1, 14) if moves_each_time(moves)]
+    assert skipped == [3, 5, 6, 7, 9, 10, 11, 13]
 
 
 def test_one_slow_step_does_not_decide() -> None:

@@ -4,8 +4,7 @@ gives, for every projection of the gallery."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -34,6 +33,7 @@ from tailrace.projections.refresh.refresh import plan_generation
 from tailrace.projections.refresh.step import CommittedStep, take_step
 from tailrace.projections.refresh.step_input import StepInput
 from tests.fixtures.scale import Scale
+from tests.fixtures.spark import interpreted
 from tests.projections.refresh import gallery
 from tests.projections.refresh.randomshop import ALTERABLE, TRUNCATE, RandomShop
 from tests.projections.shoplog import ShopLog, settings_in, standing_still, topic
@@ -45,13 +45,6 @@ IN_SQL = load_projections([], Path(__file__).parent, ["queries"])
 EACH = {each.name: each for each in vars(gallery).values() if isinstance(each, Projection)} | IN_SQL
 Alterations = Mapping[int, Sequence[str]]
 """At which step the columns change how."""
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-}
-"""Another of Spark's ways to the same rows; for a few of them it takes half the time, for nothing is compiled."""
 FEW = ("left_join_totals", "window_numbers", "changes_of_orders", "events_of_streams")
 OTHERS = (
     "semi_join_buyers",
@@ -60,6 +53,9 @@ OTHERS = (
     "self_join_rivals",
     "crowded_cities",
     "diamond",
+    "sql_dear",
+    "sql_any_order",
+    "sql_chain",
     "sql_pairs",
     "sql_totals",
 )
@@ -142,18 +138,6 @@ def everything(
     return found
 
 
-@contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    before = {name: str(spark.conf.get(name)) for name in INTERPRETED}
-    for name, value in INTERPRETED.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
-
-
 def lacks_key(projection: Projection, found: pa.Table) -> bool:
     return any(found[name].null_count for name in projection.key)
 
@@ -166,6 +150,7 @@ EXPECTED_FULL = (
     "does not say what it",
     "was read again",
     "was rebuilt",
+    "; the value of (",
 )
 
 

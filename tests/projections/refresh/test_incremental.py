@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from tailrace.eventstore.model.schema import Column, TopicSchema
-from tailrace.projections import ProjectionFailed
+from tailrace.projections import ProjectionFailed, State
 from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.refresh.incremental import restricted_result
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import TOTALS, rows_of
+from tests.projections.refresh.handmade import handmade, reading, set_of
 from tests.projections.shoplog import TABLES, Row, ShopLog, standing_still
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 HEAD = """
     from pyspark.sql import functions as F
@@ -148,6 +157,7 @@ def test_rows_go_where_those_go_that_they_belong_to(shop: ShopLog, deploy: Deplo
     assert verify(ctx, "per_city").equal
 
 
+@pytest.mark.slow
 def test_where_a_missing_link_leads_is_not_taken_on_trust(shop: ShopLog, deploy: Deploy) -> None:
     """Orders of nobody are counted as the first customer's, which the plan would not have let pass."""
     nobodys = PER_CITY.replace("customers.id == orders", "customers.id == F.coalesce(orders").replace(
@@ -331,3 +341,38 @@ def test_what_shows_only_in_the_rows_is_said_afterwards(shop: ShopLog, deploy: D
     shop.commit({"orders": [("c", shop.order(n, customer_id=1)) for n in range(901, 950)]})
     assert "full: shop.public.orders changed; the rows of" in step(ctx, "totals").reason
     assert verify(ctx, "totals").equal
+
+
+def test_the_function_gets_the_rows_of_some_keys_and_inputs_without_lineage_whole(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    orders = State("shop.public.orders", affects="customer_id")
+    customers = State("shop.public.customers", affects={"customer_id": "id"})
+
+    def counted(orders: DataFrame, customers: DataFrame, products: DataFrame) -> DataFrame:
+        joined = orders.join(customers, orders.customer_id == customers.id)
+        return joined.groupBy("customer_id").count().crossJoin(products.selectExpr("count(*) AS products"))
+
+    projection = replace(
+        reading(["customer_id"], orders=orders, customers=customers, products=State("shop.public.products")),
+        function=counted,
+    )
+    with handmade(tmp_path, context=ProjectionContext) as made:
+        made.log.fill(products=6)
+        rows = {
+            "orders": pa.table({"customer_id": [3, 3, 4]}),
+            "customers": spark.createDataFrame(pa.table({"id": [3, 4]})),
+        }
+        lineage, wanted = lineage_of(projection), set_of([3, 4])
+        step = made.step(projection, customer_id=pa.int64(), count=pa.int64(), products=pa.int64())
+        found = restricted_result(step, lineage, rows, wanted).sort_by("customer_id")
+        assert found.to_pylist() == [
+            {"customer_id": 3, "count": 2, "products": 6},
+            {"customer_id": 4, "count": 1, "products": 6},
+        ]
+        assert made.said[-1] == ("computing mine from 3 rows", 0, None, ""), "of those that are held here"
+        with pytest.raises(ProjectionFailed, match="1 rows with keys that no changed row affects"):
+            restricted_result(step, lineage, rows, set_of([3]))
+        narrower = made.step(projection, customer_id=pa.int64(), count=pa.int32(), products=pa.int64())
+        with pytest.raises(ProjectionFailed, match="its output columns are no longer those of"):
+            restricted_result(narrower, lineage, rows, wanted)

@@ -24,8 +24,7 @@ from tailrace.projections.compute.read_plan import plan_input
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.catch_up import refresh
 from tests.fixtures.scale import Scale
-from tests.fixtures.spark import SPARK
-from tests.projections.refresh.test_gallery import interpreted
+from tests.fixtures.spark import SPARK, interpreted
 from tests.projections.tpch.data import Generator, Size, change, load
 from tests.support.capturing import RunningCapture, Site, init_and_capture
 
@@ -128,6 +127,11 @@ def refreshed(ctx: ProjectionContext, names: Sequence[str]) -> Mapping[str, pa.T
     """What readers are given after a refresh."""
     outcomes = refresh(ctx)
     assert {outcome.projection: outcome.error for outcome in outcomes} == dict.fromkeys(names)
+    return shown(ctx, names)
+
+
+def shown(ctx: ProjectionContext, names: Sequence[str]) -> Mapping[str, pa.Table]:
+    """What readers are given."""
     found = {}
     for name in names:
         generation = ctx.live(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TRANSLATIONS_MAX = 512
+_SUBQUERY = re.compile(r"\(\s*(?:select|with)\b", re.I)
+_PARENTHESIS = re.compile(r"'[^']*'|[()]")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,12 @@ class PostgresQuery(SqlQuery):
         try:
             found = _translate(self.text, columns, self.time_zone)
         except Refused as error:
-            raise ProjectionFailed(error.what, hint=error.hint, place=self._place(error.offset)) from error
+            first, *others = (
+                ProjectionFailed(each.what, hint=each.hint, place=self._place(each.offset))
+                for each in (error, *error.others)
+            )
+            first.others = tuple(others)
+            raise first from error
         self._last[:] = [found]
         return found.text
 
@@ -52,6 +60,23 @@ class PostgresQuery(SqlQuery):
     def place_of(self, error: Exception) -> str:
         line = spark_line(error)
         return self._place(self._last[0].offset(line) if line is not None and self._last else None)
+
+    def written(self, text: str, line: int) -> str:
+        inside = (
+            self._last[0].offset(line + 1) if self._last else None
+        )  # what it begins with has its own line
+        begins = [each.start() for each in _SUBQUERY.finditer(self.text, 0, inside or 0)]
+        return _in_parentheses(self.text[begins[-1] :]) if begins else text
+
+
+def _in_parentheses(text: str) -> str:
+    """A text from its first parenthesis to the one that closes it."""
+    depth = 0
+    for each in _PARENTHESIS.finditer(text):
+        depth += {"(": 1, ")": -1}.get(each[0], 0)
+        if depth == 0:
+            return text[: each.end()]
+    return text
 
 
 def columns_of(frame: DataFrame) -> Columns:

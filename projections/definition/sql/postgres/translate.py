@@ -14,7 +14,7 @@ from tailrace.projections.definition.sql.postgres.scope import Columns
 from tailrace.projections.definition.sql.postgres.source_map import SourceMap
 from tailrace.projections.definition.sql.statements import statements
 
-TRANSLATION = "1"
+TRANSLATION = "2"
 """Raise it when a query that was translated before becomes another text: it is part of fingerprints."""
 
 

@@ -72,6 +72,7 @@ def runs_of(store: Store, topic: TopicId = ORDERS) -> list[tuple[int, int]]:
         return [(run.after, run.epoch) for run in state_runs.runs_of(connection, topic, topic_id)]
 
 
+@pytest.mark.slow
 def test_upkeep_makes_runs_that_say_what_all_rows_say(new_store: StoreFactory) -> None:
     """At every epoch behind a run and before it; rows and their readers do not notice."""
     store = new_store(upkeep=EAGER)
@@ -186,6 +187,7 @@ def test_shares_of_a_run_make_together_what_one_process_makes(new_store: StoreFa
     assert made.kept == rows_read(store)
 
 
+@pytest.mark.slow
 @one_catalog
 @pytest.mark.parametrize("partitions", [8, 7], ids=["twice as many", "none in common"])
 def test_runs_beside_a_repartition_are_of_one_incarnation_or_begin_with_the_log(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 
 import psycopg
+import pytest
 
 from tests.tailrace.conftest import Project
 
 
+@pytest.mark.slow
 def test_a_table_is_set_aside_and_retried_and_a_recording_is_decoded_without_a_server(shop: Project) -> None:
     shop.ok("init")
     shop.ok("capture", "--until-idle")

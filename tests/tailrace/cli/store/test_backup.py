@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.support import REPOSITORY
 from tests.support.capturing import wait_until
@@ -23,6 +24,7 @@ def of_the_page(pattern: str, place: Path) -> str:
     return found[1].replace(PLACE, str(place))
 
 
+@pytest.mark.slow
 def test_a_backup_beside_a_running_capture_is_restored_and_capture_goes_on(
     shop: Project, database: str
 ) -> None:

@@ -21,6 +21,7 @@ from tailrace.projections.definition.sql.postgres.names import instead_of, words
 from tailrace.projections.definition.sql.postgres.refusal import (
     OTHER_DIALECT,
     NotInTable,
+    Refusals,
     Refused,
     first_character,
 )
@@ -93,7 +94,7 @@ class Expressions:
             return self.condition(node.this)
         if isinstance(node, exp.And | exp.Or):
             word = "AND" if isinstance(node, exp.And) else "OR"
-            return "(" + f" {word} ".join(self.condition(each) for each in (node.left, node.right)) + ")"
+            return "(" + f" {word} ".join(Refusals.of_each(self.condition, (node.left, node.right))) + ")"
         return self.boolean(self.value(node), node)
 
     def boolean(self, value: Value, node: exp.Expr) -> str:
@@ -187,11 +188,12 @@ class Expressions:
             return Value.of_interval(-inner.interval)
         if not inner.type.is_number and inner.type != VOID:
             raise NotInTable(f"- {inner.type}", operators.CAST_IT)
-        return Value(f"(- {inner.sql})", inner.type, f"-{inner.constant}" if inner.constant else None)
+        constant = inner.constant and f"-{inner.constant}".removeprefix("--")
+        return Value(f"(- {inner.sql})", inner.type, constant)
 
     def connective(self, node: exp.Connector) -> Value:
         word = "AND" if isinstance(node, exp.And) else "OR"
-        parts = [self.boolean(self.value(each), each) for each in (node.left, node.right)]
+        parts = Refusals.of_each(lambda each: self.boolean(self.value(each), each), (node.left, node.right))
         return Value(f"({parts[0]} {word} {parts[1]})", BOOL)
 
     def negation(self, node: exp.Not) -> Value:

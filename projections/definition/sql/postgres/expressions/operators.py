@@ -24,7 +24,7 @@ from tailrace.projections.definition.sql.postgres.types.types import (
     numeric,
     spark_ddl,
 )
-from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, implicit
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, implicit, quoted
 from tailrace.projections.definition.sql.postgres.types.zones import UTC, instant, wall_clock
 
 CAST_IT = "cast it: its type decides what is meant"
@@ -50,7 +50,8 @@ def arithmetic(name: str, left: Value, right: Value, zone: str) -> Value:
     if names & {"float4", "float8"} or name == "^":
         return _float(name, left, right)
     if "numeric" in names:
-        return Value(f"({left.sql} {name} {right.sql})", _numeric_result(name, left.type, right.type))
+        text = f"({left.sql} {name} {right.sql})"
+        return Value(_no_large(text) if name == "/" else text, _numeric_result(name, left.type, right.type))
     kind = common_type([left, right])
     assert kind is not None
     if name == "/":
@@ -58,6 +59,13 @@ def arithmetic(name: str, left: Value, right: Value, zone: str) -> Value:
     one, other = implicit(left, kind), implicit(right, kind)
     assert one is not None and other is not None
     return Value(f"({one.sql} {name} {other.sql})", kind)
+
+
+def _no_large(quotient: str) -> str:
+    """Postgres keeps sixteen significant digits (numeric.c, select_div_scale): of a quotient from here on not one
+    behind the point, where Spark has six or more. To round it does not help, so it is an error when it is computed."""
+    words = "a quotient of 10^16 or more, of which Postgres keeps no digit behind the point: divide floats"
+    return f"if(abs({quotient}) >= 10000000000000000BD, raise_error({quoted(words)}), {quotient})"
 
 
 def _is_time(value: Value) -> bool:

@@ -68,8 +68,9 @@ EXP = _defined("exp({0})", ("{0} > 709.782712893384 AND {0} < double('infinity')
 _OUTSIDE = "input is out of range"
 _NO_DIGITS = "cast its arguments to double precision: Spark has no such function of numerics"
 _FINITE = "abs({0}) < double('infinity') AND abs({1}) < double('infinity')"
+_ONE = "{0} = 1 AND isnan({1}) OR abs({0}) = 1 AND abs({1}) = double('infinity')"
 POWER = _defined(
-    "power({0}, {1})",
+    f"if({_ONE}, 1D, power({{0}}, {{1}}))",  # as C has it; in Java they are NaN
     ("{0} = 0 AND {1} < 0", "zero raised to a negative power is undefined"),
     (
         "{0} < 0 AND abs({1}) < double('infinity') AND rint({1}) <> {1}",
@@ -103,6 +104,11 @@ def _floats() -> list[Row]:
     return [Row(name, ("float8",), FLOAT8, text, exact=name in exact) for name, text in plain.items()]
 
 
+_LEFT = "{1} < 0 OR cast({1} as string) = '-0.0'"
+_ATAN2 = (  # Spark takes -0 for 0
+    f"CASE WHEN {{0}} = 0 AND NOT isnan({{1}}) AND ({_LEFT}) THEN if(cast({{0}} as string) = '-0.0', -pi(), pi())"
+    " ELSE atan2({0}, {1}) END"
+)
 ROWS = (
     *(Row("abs", (name,), "same", "abs({0})") for name in _NUMBERS),
     *_floats(),
@@ -118,7 +124,7 @@ ROWS = (
     Row("ceiling", ("numeric",), numeric(None, 0), "ceil({0})"),
     *(Row("mod", (name, name), "same", "({0} % {1})") for name in _INTEGERS),
     Row("mod", ("numeric", "numeric"), NUMERIC, "({0} % {1})"),
-    Row("atan2", ("float8", "float8"), FLOAT8, "atan2({0}, {1})", exact=False),
+    Row("atan2", ("float8", "float8"), FLOAT8, _ATAN2, exact=False),
     *(Row(name, ("float8", "float8"), FLOAT8, POWER, exact=False) for name in ("power", "pow")),
     *(Row(name, (kind, kind), "same", Absent("write it with mod() for numbers that are known"))
       for name in ("gcd", "lcm") for kind in ("int4", "int8", "numeric")),

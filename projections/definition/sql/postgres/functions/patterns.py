@@ -58,7 +58,8 @@ class _Reader:
     groups: int = 0
     exact: bool = True
     may_be_empty: bool = field(default=True)
-    _depth: int = 0
+    _places: int = 0
+    """How many places between characters were read."""
 
     def refused(self) -> NotInTable:
         rest = self.pattern[self.at : self.at + 8]
@@ -89,10 +90,13 @@ class _Reader:
     def _branch(self) -> tuple[str, bool]:
         found, may_be_empty = [], True
         while self._next() not in ("", "|", ")"):
-            is_group = self._next() == "("
+            is_group, places = self._next() == "(", self._places
             java, is_place, empty = self._atom()
+            self._places += is_place
             quantifier = _QUANTIFIER.match(self.pattern, self.at)
-            if quantifier and is_place:
+            # Java ends repeating with a turn that takes no character, though behind it the place would be met again.
+            turns_end = is_group and empty and self._places > places and quantifier and quantifier[0] != "?"
+            if quantifier and (is_place or turns_end):
                 raise self.refused()
             if quantifier:
                 self.at = quantifier.end()

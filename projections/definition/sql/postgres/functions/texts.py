@@ -79,6 +79,8 @@ def _printed(arguments: Sequence[Value], zone: str) -> list[str]:
     return [
         f"CASE WHEN {each.sql} THEN 't' WHEN NOT {each.sql} THEN 'f' END"
         if each.type == BOOL
+        else each.sql
+        if each.type == TEXT
         else cast(each, TEXT, None, zone).sql
         for each in arguments
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.projections.definition.sql.postgres.functions.extract import extract
+from tailrace.projections.definition.sql.postgres.functions.extract import date_part
 from tailrace.projections.definition.sql.postgres.functions.table import Absent, InZone, Row
 from tailrace.projections.definition.sql.postgres.refusal import NotInTable
 from tailrace.projections.definition.sql.postgres.types.types import (
@@ -16,7 +16,13 @@ from tailrace.projections.definition.sql.postgres.types.types import (
     TIMESTAMPTZ,
 )
 from tailrace.projections.definition.sql.postgres.types.values import Value, quoted
-from tailrace.projections.definition.sql.postgres.types.zones import UTC, instant, named_zone, wall_clock
+from tailrace.projections.definition.sql.postgres.types.zones import (
+    UTC,
+    instant,
+    named_zone,
+    printed,
+    wall_clock,
+)
 
 _FIELDS = {
     "years": "year", "months": "month", "mon": "month", "days": "day", "hours": "hour", "minutes": "minute",
@@ -32,7 +38,7 @@ def _field(value: Value) -> str:
 
 
 def _part(arguments: Sequence[Value], zone: str) -> str:
-    return f"cast({extract(_field(arguments[0]), arguments[1], zone).sql} as double)"
+    return date_part(_field(arguments[0]), arguments[1], zone)
 
 
 _TRUNCATED = (
@@ -98,12 +104,13 @@ def spark_pattern(pattern: str) -> str:
 
 
 def _printed(arguments: Sequence[Value]) -> str:
-    return f"date_format({arguments[0].sql}, {quoted(spark_pattern(arguments[1].constant or ''))})"
+    clock = arguments[0].sql
+    return printed(clock, f"date_format({clock}, {quoted(spark_pattern(arguments[1].constant or ''))})")
 
 
 def _printed_instant(arguments: Sequence[Value], zone: str) -> str:
     clock = wall_clock(arguments[0].sql, zone)
-    return f"date_format({clock}, {quoted(spark_pattern(arguments[1].constant or ''))})"
+    return printed(clock, f"date_format({clock}, {quoted(spark_pattern(arguments[1].constant or ''))})")
 
 
 def _day(arguments: Sequence[Value], zone: str) -> str:

@@ -13,7 +13,7 @@ from tailrace.projections.definition.sql.postgres.expressions.expressions import
 from tailrace.projections.definition.sql.postgres.queries.clauses import allow, limits, ordering
 from tailrace.projections.definition.sql.postgres.queries.select import Select
 from tailrace.projections.definition.sql.postgres.queries.tables import renamed
-from tailrace.projections.definition.sql.postgres.refusal import OTHER_DIALECT, Refused
+from tailrace.projections.definition.sql.postgres.refusal import OTHER_DIALECT, Refusals, Refused
 from tailrace.projections.definition.sql.postgres.scope import Columns, Scope, folded
 from tailrace.projections.definition.sql.postgres.types.types import TEXT, UNKNOWN, PgType
 from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, name_text
@@ -59,19 +59,29 @@ class Queries:
             return ""
         if node.args.get("recursive"):
             raise Refused("WITH RECURSIVE is not translated", OTHER_DIALECT.removeprefix("or "), node)
-        parts = []
+        refusals, refused = Refusals(), set[str]()
+        parts: list[str] = []
         for each in node.expressions:
-            query = self.query(each.this)
-            alias = each.args["alias"]
-            name, columns = folded(alias.this), renamed(query.columns, alias)
-            names = ", ".join(name_text(column) for column, _ in columns)
-            self._defined[name] = columns
-            parts.append(f"{name_text(name)} ({names}) AS ({query.sql})")
+            known = len(parts)
+            if refused.isdisjoint(table.name.lower() for table in each.find_all(exp.Table)):
+                with refusals.apart():
+                    parts.append(self._defined_text(each))
+            if len(parts) == known:
+                refused.add(each.alias.lower())
+        refusals.end()
         return f"WITH {', '.join(parts)} "
+
+    def _defined_text(self, node: exp.Expr) -> str:
+        """A common table expression, which is known from now on."""
+        query, alias = self.query(node.this), node.args["alias"]
+        name, columns = folded(alias.this), renamed(query.columns, alias)
+        names = ", ".join(name_text(column) for column, _ in columns)
+        self._defined[name] = columns
+        return f"{name_text(name)} ({names}) AS ({query.sql})"
 
     def _set_operation(self, node: exp.SetOperation, outer: Scope | None) -> Query:
         allow(node, _SET_OPERATION)
-        left, right = self.query(node.left, outer), self.query(node.right, outer)
+        left, right = Refusals.of_each(lambda side: self.query(side, outer), (node.left, node.right))
         if len(left.columns) != len(right.columns):
             counts = f"{len(left.columns)} and {len(right.columns)}"
             raise Refused(f"both sides of {node.key.upper()} have {counts} columns", "select as many", node)

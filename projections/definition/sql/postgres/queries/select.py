@@ -17,7 +17,7 @@ from tailrace.projections.definition.sql.postgres.queries.clauses import (
     output_name,
 )
 from tailrace.projections.definition.sql.postgres.queries.tables import Tables
-from tailrace.projections.definition.sql.postgres.refusal import Refused
+from tailrace.projections.definition.sql.postgres.refusal import Refusals, Refused
 from tailrace.projections.definition.sql.postgres.scope import Scope, folded
 from tailrace.projections.definition.sql.postgres.source_map import unmarked
 from tailrace.projections.definition.sql.postgres.types.values import Value, name_text
@@ -50,7 +50,16 @@ class Select:
             if start is not None
             else ""
         )
-        output = self._output()
+        output: _Output = ()
+        where = having = ""
+        refusals = Refusals()
+        with refusals.apart():
+            output = self._output()
+        with refusals.apart():
+            where = self._condition("where")
+        with refusals.apart():
+            having = self._condition("having")
+        refusals.end()
         if not output:
             raise Refused("a SELECT without columns is not translated", "select one", node)
         columns = tuple((name, value.type) for name, value in output)
@@ -62,12 +71,7 @@ class Select:
         text = (
             f"SELECT {'DISTINCT ' if distinct is not None and on is None else ''}{', '.join(items)}{tables}"
         )
-        where, having = node.args.get("where"), node.args.get("having")
-        if where is not None:
-            text += f" WHERE {self._expressions.condition(where.this)}"
-        text += self._group(output)
-        if having is not None:
-            text += f" HAVING {self._expressions.condition(having.this)}"
+        text += where + self._group(output) + having
         if on is not None:
             names = ", ".join(name_text(name) for name, _ in output)
             return Query(f"SELECT {names} FROM ({text}) WHERE {_FIRST} = 1", columns)  # noqa: S608
@@ -102,17 +106,22 @@ class Select:
             return next(value.sql for each, value in output if each == name)
         return self._expressions.plain(self._expressions.value(node), node).sql
 
+    def _condition(self, clause: str) -> str:
+        given = self._node.args.get(clause)
+        return f" {clause.upper()} {self._expressions.condition(given.this)}" if given is not None else ""
+
     def _output(self) -> list[tuple[str, Value]]:
-        found: list[tuple[str, Value]] = []
-        for each in self._node.expressions:
-            inner = each.this if isinstance(each, exp.Column) else each
-            if isinstance(inner, exp.Star):
-                found += self._star(each, inner)
-                continue
-            value = self._expressions.plain(self._expressions.value(each.unalias()), each)
-            name = folded(each.args["alias"]) if isinstance(each, exp.Alias) else result_name(each)
-            found.append((name, value))
-        return found
+        found = Refusals.of_each(self._columns, self._node.expressions)
+        return [column for columns in found for column in columns]
+
+    def _columns(self, node: exp.Expr) -> list[tuple[str, Value]]:
+        """Those of an item; of ``*`` there are several."""
+        inner = node.this if isinstance(node, exp.Column) else node
+        if isinstance(inner, exp.Star):
+            return self._star(node, inner)
+        value = self._expressions.plain(self._expressions.value(node.unalias()), node)
+        name = folded(node.args["alias"]) if isinstance(node, exp.Alias) else result_name(node)
+        return [(name, value)]
 
     def _star(self, node: exp.Expr, star: exp.Star) -> list[tuple[str, Value]]:
         allow(star, set())

@@ -32,11 +32,12 @@ from tailrace.projections.definition.sql.postgres.types.types import (
 from tailrace.projections.definition.sql.postgres.types.values import (
     Value,
     converted,
+    in_form,
     literal_as,
     null_of,
     quoted,
 )
-from tailrace.projections.definition.sql.postgres.types.zones import UTC, instant, wall_clock
+from tailrace.projections.definition.sql.postgres.types.zones import UTC, instant, printed, wall_clock
 
 _NAMED: Mapping[exp.DType, PgType] = {
     exp.DType.BOOLEAN: BOOL, exp.DType.TEXT: TEXT, exp.DType.VARBINARY: BYTEA, exp.DType.SMALLINT: INT2,
@@ -77,6 +78,10 @@ def _plain(value: Value, type_: PgType, _: str) -> str:
     return f"CAST({value.sql} AS {spark_ddl(type_)})"
 
 
+def _from_text(value: Value, type_: PgType, _: str) -> str:
+    return f"CAST({in_form(value.sql, type_)} AS {spark_ddl(type_)})"
+
+
 def _from_numeric(value: Value, type_: PgType, _: str) -> str:
     """Half away from zero."""
     return f"CAST(round({value.sql}, 0) AS {spark_ddl(type_)})"
@@ -107,12 +112,17 @@ def _binary_digits(value: Value, type_: PgType, __: str) -> str:
                      "keep it a float; round(x) works on floats")  # fmt: skip
 
 
+def _time_to_text(value: Value, _: PgType, __: str) -> str:
+    return printed(value.sql, f"CAST({value.sql} AS STRING)")
+
+
 def _instant_to_text(value: Value, _: PgType, zone: str) -> str:
     if zone != UTC:
         raise NotInTable(
             "the text of a timestamptz in a zone with summer time", "write it AT TIME ZONE, then cast it"
         )
-    return f"concat(CAST({wall_clock(value.sql, zone)} AS STRING), '+00')"
+    clock = wall_clock(value.sql, zone)
+    return printed(clock, f"concat(CAST({clock} AS STRING), '+00')")
 
 
 def _truth(value: Value, _: PgType, __: str) -> str:
@@ -136,10 +146,10 @@ _TABLE: dict[tuple[str, str], _Cast] = {
     **{("numeric", other): _plain for other in _FLOATS},
     **{(one, "numeric"): _binary_digits for one in _FLOATS},
     **{(one, "text"): _no_exponent for one in _FLOATS},
-    **{("text", other): _plain for other in (*_INTS, *_FLOATS, "date", "time", "timestamp")},
+    **{("text", other): _from_text for other in (*_INTS, *_FLOATS, "date", "time", "timestamp")},
     ("numeric", "text"): _numeric_to_text,
     ("text", "bool"): _truth, ("int4", "bool"): _plain, ("bool", "int4"): _plain, ("bool", "text"): _plain,
-    ("date", "text"): _plain, ("time", "text"): _plain, ("timestamp", "text"): _plain,
+    ("date", "text"): _time_to_text, ("time", "text"): _plain, ("timestamp", "text"): _time_to_text,
     ("date", "timestamp"): _plain, ("timestamp", "date"): _plain,
     ("date", "timestamptz"): lambda value, _, zone: instant(f"CAST({value.sql} AS TIMESTAMP_NTZ)", zone),
     ("timestamp", "timestamptz"): lambda value, _, zone: instant(value.sql, zone),
@@ -164,6 +174,8 @@ def _cast(value: Value, type_: PgType, zone: str) -> Value:
         return _cast_literal(value, type_, zone)
     if type_.name == "numeric" and value.type.name in ("numeric", "text", *_INTS):
         return _to_numeric(value, type_)
+    if value.type == type_ == TEXT and value.constant is None:  # it may be no text in Postgres: that is meant
+        return Value(_plain(value, TEXT, zone), TEXT)
     if value.type == type_:
         return value
     way = _TABLE.get((value.type.name, type_.name))

@@ -47,15 +47,16 @@ class Value:
 
 NULL = Value("NULL", UNKNOWN)
 _DIGITS = {"int2": (5, 0), "int4": (10, 0), "int8": (19, 0)}
+_DAY = r"(?!0000)\d{4}-\d{1,2}-\d{1,2}"
 _FORMS = {
     "int2": r"\s*[+-]?\d+\s*", "int4": r"\s*[+-]?\d+\s*", "int8": r"\s*[+-]?\d+\s*",
-    "float4": r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*|(?i:nan|[+-]?inf(inity)?)",
-    "float8": r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*|(?i:nan|[+-]?inf(inity)?)",
+    "float4": r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|(?i:nan|[+-]?inf(inity)?)",
+    "float8": r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|(?i:nan|[+-]?inf(inity)?)",
     "bool": r"(?i:\s*(t|true|f|false|y|yes|n|no|0|1)\s*)",
-    "date": r"\d{4}-\d{1,2}-\d{1,2}",
+    "date": _DAY,
     "time": r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?",
-    "timestamp": r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?",
-    "timestamptz": r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?([+-]\d{2}(:?\d{2})?|Z)?)?",
+    "timestamp": _DAY + r"([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?",
+    "timestamptz": _DAY + r"([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?([+-]\d{2}(:?\d{2})?|Z)?)?",
 }  # fmt: skip
 """The forms of quoted constants that both databases read alike."""
 _INSTANT = re.compile(
@@ -120,6 +121,13 @@ def literal_as(value: Value, type_: PgType) -> Value | None:
         return None
     written = _with_seconds(text.strip()) if type_.name == "timestamptz" else text.strip()
     return Value(f"CAST({quoted(written)} AS {ddl})", type_, text)
+
+
+def in_form(sql: str, type_: PgType) -> str:
+    """A text if it has a form of the type that both databases read alike, else an empty one, which is none. Spark reads
+    more: ``2024`` and ``2024-02-29, or so`` as dates, ``1d`` as a float."""
+    form = rf"\A\s*(?:{_FORMS[type_.name]})\s*\z"
+    return f"regexp_extract({sql}, {quoted(form)}, 0)"
 
 
 def _with_seconds(text: str) -> str:

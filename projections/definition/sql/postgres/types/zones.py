@@ -32,6 +32,12 @@ def wall_clock(instant: str, zone: str) -> str:
     return local if zone == UTC else f"convert_timezone('UTC', {quoted(zone)}, {local})"
 
 
+def printed(time: str, text: str) -> str:
+    """The text of a date or a clock. That of a year which has more digits, or none, Spark writes otherwise."""
+    words = "the text of a year beyond 9999, or before 1"
+    return f"if(year({time}) BETWEEN 1 AND 9999 OR {time} IS NULL, {text}, raise_error({quoted(words)}))"
+
+
 def instant(clock: str, zone: str) -> str:
     """A ``timestamp`` of clocks in the zone as a ``timestamptz``."""
     if zone == UTC:

@@ -1,0 +1,1 @@
+"""How fast are records of Kafka read and written?"""

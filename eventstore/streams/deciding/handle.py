@@ -1,0 +1,226 @@
+"""Handle a command: load the stream, decide, append; again when somebody else was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.streams.append import metadata_json, new_rows
+from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AggregateBehaviour, AnyAggregate
+from tailrace.eventstore.streams.deciding.decider import Behaviour, Command, Decider, Event, State
+from tailrace.eventstore.streams.deciding.snapshots import UNREADABLE
+from tailrace.eventstore.streams.deciding.transactions import (
+    TransactionOwner,
+    commit,
+    owns_transactions,
+)
+from tailrace.eventstore.streams.load import up_to
+from tailrace.eventstore.streams.models.upcasters import Place, read_events
+from tailrace.eventstore.streams.rows import EventType, Keeper, Row, Snapshot
+from tailrace.eventstore.streams.source import AnyConnection, keeper_of
+from tailrace.eventstore.streams.stream import Stream
+
+# A conflict leaves the head row locked, so two are enough; a keeper without locks may need more.
+_TRIES: Final = 10
+
+HandledState = TypeVar("HandledState")
+HandledEvent = TypeVar("HandledEvent")
+
+
+@dataclass(frozen=True, slots=True)
+class Handled(Generic[HandledState, HandledEvent]):
+    """What a command did: the ``events`` it led to (none: it changed nothing), the ``state`` after them, and the
+    stream's ``version``."""
+
+    state: HandledState
+    events: tuple[HandledEvent, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Handled[HandledState, HandledEvent]):
+    """It is committed, and in the log at ``position``: readers that have come there see it (``wait_for``)."""
+
+    position: str
+
+
+@overload
+def handle(
+    target: TransactionOwner,
+    decider: Decider[Command, State, Event],
+    id: str,
+    command: Command,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Committed[State, Event]: ...
+
+
+@overload
+def handle(
+    target: AnyConnection,
+    decider: Decider[Command, State, Event],
+    id: str,
+    command: Command,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Handled[State, Event]: ...
+
+
+@overload
+def handle(
+    target: TransactionOwner,
+    decider: type[AnyAggregate],
+    id: str,
+    command: Callable[[AnyAggregate], object],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Committed[AnyAggregate, Any]: ...
+
+
+@overload
+def handle(
+    target: AnyConnection,
+    decider: type[AnyAggregate],
+    id: str,
+    command: Callable[[AnyAggregate], object],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Handled[AnyAggregate, Any]: ...
+
+
+def handle(
+    target: AnyConnection | TransactionOwner,
+    decider: Decider[Any, Any, Any] | type[Aggregate],
+    id: str,
+    command: Any,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Handled[Any, Any]:
+    """Load stream ``id`` of the decider's category, decide the ``command``, and append the events it leads to.
+
+    On a connection it works in the caller's transaction, which it neither commits nor rolls back. When somebody else
+    appended meanwhile, it loads and decides again: under READ COMMITTED a conflict fails no transaction, the next look
+    sees the winner, and after a conflict nobody else can append before this transaction ends. Under
+    REPEATABLE READ and SERIALIZABLE the server's error (40001) is the caller's.
+
+    On a SQLAlchemy engine or a pool of psycopg it commits a transaction of its own, tries again after 40001 and 40P01
+    too, and says at which position of the log the events are. For an aggregate the command is a function that calls it.
+
+    What the decision raises comes out as it is, ``Rejected`` above all, and nothing is appended. Raises TransientError
+    when the stream changed at each of some tries; otherwise what ``load`` and ``append`` raise.
+    """
+    behaviour = behaviour_of(decider)
+    stream = Stream(behaviour.category, id)
+    about = metadata_json(metadata)
+    if owns_transactions(target):
+        done, position = commit(
+            target, lambda connection: _handle(keeper_of(connection), behaviour, stream, command, about)
+        )
+        return Committed(done.state, done.events, done.version, position)
+    return _handle(keeper_of(cast("AnyConnection", target)), behaviour, stream, command, about)
+
+
+def behaviour_of(decider: Decider[Any, Any, Any] | type[Aggregate]) -> Behaviour[Any, Any, Any]:
+    return decider if isinstance(decider, Decider) else AggregateBehaviour(decider)
+
+
+@overload
+def state_of(
+    connection: AnyConnection,
+    decider: Decider[Any, State, Any],
+    id: str,
+    *,
+    version: int | None = None,
+    at: datetime | None = None,
+) -> Handled[State, Any]: ...
+
+
+@overload
+def state_of(
+    connection: AnyConnection,
+    decider: type[AnyAggregate],
+    id: str,
+    *,
+    version: int | None = None,
+    at: datetime | None = None,
+) -> Handled[AnyAggregate, Any]: ...
+
+
+def state_of(
+    connection: AnyConnection,
+    decider: Decider[Any, Any, Any] | type[Aggregate],
+    id: str,
+    *,
+    version: int | None = None,
+    at: datetime | None = None,
+) -> Handled[Any, Any]:
+    """The state of stream ``id``, without a command: now, up to a ``version``, or as it was ``at`` a time. Its
+    ``version`` says of how many events. Raises what ``load`` raises."""
+    behaviour = behaviour_of(decider)
+    stream = Stream(behaviour.category, id)
+    keeper = keeper_of(connection)
+    if version is None and at is None:
+        found = _replay(keeper, behaviour, stream)
+        return Handled(found.state, (), found.version)
+    rows = list(up_to(keeper.read(stream, 1, version), at))
+    state = behaviour.fold(behaviour.begin(id), _events(stream, rows))
+    return Handled(state, (), rows[-1].version if rows else 0)
+
+
+def _handle(
+    keeper: Keeper, behaviour: Behaviour[Any, Any, Any], stream: Stream, command: object, metadata: str
+) -> Handled[Any, Any]:
+    for _ in range(_TRIES):
+        before = _replay(keeper, behaviour, stream)
+        events, state = behaviour.run(command, before.state)
+        if not events:
+            return Handled(state, events, before.version)
+        rows = new_rows(events)
+        reached = keeper.write(stream, before.version, rows, metadata)
+        if reached > 0:
+            size = before.bytes_since + sum(len(row.data) for row in rows)
+            kept = behaviour.snapshots
+            if kept is not None and kept.every.due(reached - before.since, size):
+                keeper.write_snapshot(stream, Snapshot(reached, kept.dump(state)), kept.code)
+            return Handled(state, events, reached)
+    raise TransientError(
+        f"{stream} changed at each of {_TRIES} tries to decide a command",
+        hint="try again; a stream that so many write at once may better be several",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed(Generic[HandledState]):
+    """A stream's state at ``version``, read from a snapshot at ``since`` (0: from the beginning) and events behind it
+    of so many bytes."""
+
+    state: HandledState
+    version: int
+    since: int
+    bytes_since: int
+
+
+def _replay(keeper: Keeper, behaviour: Behaviour[Any, State, Any], stream: Stream) -> _Replayed[State]:
+    state, since = behaviour.begin(stream.id), 0
+    kept = behaviour.snapshots
+    if kept is None:
+        rows: Sequence[Row] = keeper.read(stream, 1)
+    else:
+        snapshot, rows = keeper.read_tail(stream, kept.code)
+        found: Any = UNREADABLE if snapshot is None else kept.load(snapshot.state)
+        if snapshot is not None and found is not UNREADABLE:
+            state, since = found, snapshot.version
+        elif snapshot is not None:
+            rows = keeper.read(stream, 1)
+    state = behaviour.fold(state, _events(stream, rows))
+    return _Replayed(state, rows[-1].version if rows else since, since, sum(len(row.data) for row in rows))
+
+
+def _events(stream: Stream, rows: Sequence[Row]) -> Iterator[Any]:
+    for row in rows:
+        kind, place = EventType(row.type, row.schema_version), Place(stream, row.version, row.event_id)
+        for _, data in read_events(kind, row.data, place):
+            yield data

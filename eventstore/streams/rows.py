@@ -1,0 +1,90 @@
+"""What is written to a stream and read from it, before it is typed; and what keeps streams: a connection, or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from uuid import UUID
+
+from tailrace.eventstore.streams.stream import Stream
+
+
+class EventType(NamedTuple):
+    """The stored name of an event model. A model that is changed incompatibly gets a new version, not a new name."""
+
+    name: str
+    version: int
+
+
+class NewRow(NamedTuple):
+    """An event to be written; ``data`` is JSON."""
+
+    type: EventType
+    event_id: UUID
+    data: str
+
+
+class Row(NamedTuple):
+    """An event as it is stored; ``data`` and ``metadata`` are JSON."""
+
+    version: int
+    type: str
+    schema_version: int
+    data: str
+    metadata: str
+    event_id: UUID
+    recorded_at: datetime
+
+
+class Part(NamedTuple):
+    """What is appended to one stream; without rows the stream is only looked at."""
+
+    stream: Stream
+    expected: int
+    rows: Sequence[NewRow]
+
+
+class Snapshot(NamedTuple):
+    """A state as JSON, after the stream's ``version``."""
+
+    version: int
+    state: str
+
+
+Outcome = Literal["appended", "repeated", "conflict", "reused"]
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """Keeps streams, within a transaction of its own or the caller's. ``expected`` is a version, or a value of
+    ``Expected``."""
+
+    def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
+        """Append rows with new ids. Above 0: the version of the last one. Otherwise nothing was written, and the stream
+        is at minus the result."""
+
+    def write_once(
+        self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
+    ) -> tuple[Outcome, int]:
+        """Append rows unless these very ones, by their ids, are there. With the version of the last one, or where the
+        stream is."""
+
+    def write_all(self, parts: Sequence[Part], metadata: str) -> tuple[int, list[int]]:
+        """Append to several streams, all or nothing. With 0 and the versions of each; or with the number of a part,
+        counted from 1, whose stream is not where it was expected, and where it is."""
+
+    def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
+        """The stream's rows from a version on, up to another, in order."""
+
+    def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
+        """The snapshot of this code, and the rows behind it; without one all."""
+
+    def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+        """Take the place of the stream's snapshot, unless that is of the same code and later."""
+
+    def scan(
+        self, category: str, prefix: str, after: tuple[str, int], limit: int
+    ) -> Sequence[tuple[str, Row]]:
+        """Rows of the category's streams whose ids begin with ``prefix``, behind a stream's version: with the streams'
+        ids, by stream and version, at most ``limit``."""

@@ -1,0 +1,69 @@
+"""Append to several streams at once, guarded by others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.streams.append import EVENTS_MAX, expected_number, metadata_json, new_rows
+from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
+from tailrace.eventstore.streams.rows import Part
+from tailrace.eventstore.streams.source import AnyConnection, keeper_of
+from tailrace.eventstore.streams.stream import Stream
+
+STREAMS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTo:
+    """Events for one stream, and where it is expected."""
+
+    stream: Stream
+    events: Sequence[object]
+    expected: int | Expected = ANY
+
+
+def append_all(
+    connection: AnyConnection,
+    appends: Sequence[AppendTo],
+    guards: Mapping[Stream, int | Expected] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> tuple[Appended, ...] | Conflict:
+    """Append to several streams if each of them is where it is expected, and so are those of ``guards``, to which
+    nothing is appended. All or nothing, and a conflict, which says its ``stream``, leaves the transaction usable.
+
+    Runs in the transaction that ``connection`` is in. Until it ends nobody else appends to any of these streams, those
+    of the guards included. Outcomes are in the order of ``appends``.
+
+    Raises UsageError for a stream that is named twice, too many streams or events, and what ``append`` raises it for.
+    """
+    parts = [Part(each.stream, expected_number(each.expected), new_rows(each.events)) for each in appends]
+    checks = [Part(stream, expected_number(expected), ()) for stream, expected in (guards or {}).items()]
+    _check(parts, checks)
+    failed, versions = keeper_of(connection).write_all([*parts, *checks], metadata_json(metadata))
+    if failed:
+        expectations = [*(each.expected for each in appends), *(guards or {}).values()]
+        return Conflict(versions[0], expectations[failed - 1], (*parts, *checks)[failed - 1].stream)
+    return tuple(
+        Appended(version, tuple(row.event_id for row in part.rows))
+        for part, version in zip(parts, versions[: len(parts)], strict=True)
+    )
+
+
+def _check(parts: Sequence[Part], checks: Sequence[Part]) -> None:
+    streams = Counter(each.stream for each in (*parts, *checks))
+    twice = sorted(stream for stream, times in streams.items() if times > 1)
+    if twice:
+        raise UsageError(
+            f"{twice[0]} is named twice",
+            hint="put all events of a stream together; a stream that is appended to needs no guard",
+        )
+    events = sum(len(each.rows) for each in parts)
+    if not parts or len(streams) > STREAMS_MAX or events > EVENTS_MAX:
+        raise UsageError(
+            f"{events} events of {len(parts)} streams, with {len(checks)} guards, cannot be appended at once",
+            hint=f"at least one stream; at most {STREAMS_MAX:,} streams and {EVENTS_MAX:,} events",
+        )

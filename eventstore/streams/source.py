@@ -1,0 +1,164 @@
+"""The streams of a source database, on the caller's connection: which statements write and read them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+import psycopg
+
+from tailrace.eventstore.streams.connection import DatabaseConnection, run
+from tailrace.eventstore.streams.rows import EventType, Keeper, NewRow, Outcome, Part, Row, Snapshot
+from tailrace.eventstore.streams.stream import Stream
+
+AnyConnection: TypeAlias = "DatabaseConnection | Keeper"
+
+_WRITE_ONE: Final = """
+SELECT tailrace.append_one(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), %(type)s,
+    CAST(%(schema_version)s AS integer), CAST(%(data)s AS jsonb), CAST(%(metadata)s AS jsonb), CAST(%(id)s AS uuid))
+"""
+_WRITE_MANY: Final = """
+SELECT tailrace.append_many(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), CAST(%(events)s AS jsonb),
+    CAST(%(metadata)s AS jsonb))
+"""
+# The one that looks for the ids: those that were given may have been used before.
+_WRITE_ONCE: Final = """
+SELECT outcome, stream_version
+FROM tailrace.append_events(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), CAST(%(events)s AS jsonb))
+"""
+_WRITE_ALL: Final = """
+SELECT failed, versions FROM tailrace.append_streams(CAST(%(parts)s AS jsonb), CAST(%(metadata)s AS jsonb))
+"""
+_READ: Final = """
+SELECT * FROM tailrace.load_stream(%(category)s, %(stream)s, CAST(%(from_version)s AS bigint),
+    CAST(%(to_version)s AS bigint))
+"""
+_READ_TAIL: Final = """
+SELECT * FROM tailrace.load_tail(%(category)s, %(stream)s, %(code)s)
+"""
+_WRITE_SNAPSHOT: Final = """
+SELECT tailrace.put_snapshot(%(category)s, %(stream)s, CAST(%(version)s AS bigint), %(code)s, CAST(%(state)s AS jsonb))
+"""
+_SCAN: Final = """
+SELECT * FROM tailrace.load_category(%(category)s, %(prefix)s, %(stream)s, CAST(%(version)s AS bigint),
+    CAST(%(limit)s AS bigint))
+"""
+_LAST: Final = (1 << 63) - 1
+
+
+def keeper_of(connection: AnyConnection) -> Keeper:
+    """What keeps the streams: a keeper itself, or those of the database that it is connected to."""
+    if not isinstance(connection, psycopg.Connection) and isinstance(connection, Keeper):
+        return connection
+    return SourceStreams(connection)
+
+
+class SourceStreams:
+    """``Keeper`` in the tables of schema ``tailrace``."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: DatabaseConnection) -> None:
+        self._connection = connection
+
+    def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
+        values: dict[str, object] = {
+            "category": stream.category,
+            "stream": stream.id,
+            "expected": expected,
+            "metadata": metadata,
+        }
+        if len(rows) == 1:  # most appends: no array to take apart
+            ((kind, event_id, data),) = rows
+            values |= {
+                "type": kind.name,
+                "schema_version": kind.version,
+                "data": data,
+                "id": str(event_id),
+            }
+            ((reached,),) = run(self._connection, _WRITE_ONE, values)
+        else:
+            values["events"] = _events(rows)
+            ((reached,),) = run(self._connection, _WRITE_MANY, values)
+        return int(reached)
+
+    def write_once(
+        self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
+    ) -> tuple[Outcome, int]:
+        parts = []
+        for kind, event_id, data in rows:
+            head = json.dumps({"type": kind.name, "schema_version": kind.version, "event_id": str(event_id)})
+            parts.append(f'{head[:-1]}, "data": {data}, "metadata": {metadata}}}')
+        values = {
+            "category": stream.category,
+            "stream": stream.id,
+            "expected": expected,
+            "events": f"[{', '.join(parts)}]",
+        }
+        ((outcome, version),) = run(self._connection, _WRITE_ONCE, values)
+        return outcome, version
+
+    def write_all(self, parts: Sequence[Part], metadata: str) -> tuple[int, list[int]]:
+        texts = [
+            f"[{json.dumps([stream.category, stream.id, expected])[1:-1]},{_events(rows)}]"
+            for stream, expected, rows in parts
+        ]
+        values = {"parts": f"[{','.join(texts)}]", "metadata": metadata}
+        ((failed, versions),) = run(self._connection, _WRITE_ALL, values)
+        return failed, versions
+
+    def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
+        values = {
+            "category": stream.category,
+            "stream": stream.id,
+            "from_version": from_version,
+            "to_version": _LAST if to_version is None else to_version,
+        }
+        return [_row(row) for row in run(self._connection, _READ, values)]
+
+    def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
+        values = {"category": stream.category, "stream": stream.id, "code": code}
+        rows = run(self._connection, _READ_TAIL, values)
+        if rows and rows[0][1] is None:
+            return Snapshot(rows[0][0], rows[0][3]), [_row(row) for row in rows[1:]]
+        return None, [_row(row) for row in rows]
+
+    def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+        values = {
+            "category": stream.category,
+            "stream": stream.id,
+            "version": snapshot.version,
+            "code": code,
+            "state": snapshot.state,
+        }
+        run(self._connection, _WRITE_SNAPSHOT, values)
+
+    def scan(
+        self, category: str, prefix: str, after: tuple[str, int], limit: int
+    ) -> Sequence[tuple[str, Row]]:
+        values = {
+            "category": category,
+            "prefix": prefix,
+            "stream": after[0],
+            "version": after[1],
+            "limit": limit,
+        }
+        return [(row[0], _row(row[1:])) for row in run(self._connection, _SCAN, values)]
+
+
+def _events(rows: Sequence[NewRow]) -> str:
+    texts = [f'[{_head(kind)},"{event_id}",{data}]' for kind, event_id, data in rows]
+    return f"[{','.join(texts)}]"
+
+
+def _row(row: tuple[Any, ...]) -> Row:
+    found = Row._make(row)
+    return found if isinstance(found.event_id, UUID) else found._replace(event_id=UUID(found.event_id))
+
+
+@functools.cache
+def _head(kind: EventType) -> str:
+    return json.dumps([kind.name, kind.version])[1:-1]

@@ -1,0 +1,1 @@
+DROP FUNCTION tailrace.append_streams;

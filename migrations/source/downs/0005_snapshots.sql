@@ -1,0 +1,2 @@
+DROP FUNCTION tailrace.put_snapshot;
+DROP TABLE tailrace.snapshots;

@@ -1,0 +1,144 @@
+"""``tailrace events``: domain events, and whether today's code reads them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import invocation_of
+
+if TYPE_CHECKING:
+    from tailrace.cli.invocation import Invocation
+    from tailrace.eventstore.subscriptions.event_check import CheckedType
+
+event_commands = typer.Typer(help="Domain events, and whether today's code reads them.")
+Modules = Annotated[
+    list[str],
+    typer.Argument(help="Modules that declare the events, and their upcasters.", show_default=False),
+]
+
+
+@event_commands.command()
+def check(
+    context: typer.Context,
+    modules: Modules,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="NAME", help="Only this source.", show_default=False)
+    ] = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, help="So many events of each stored type.")
+    ] = 1000,
+    everything: Annotated[bool, typer.Option("--all", help="All events that are stored.")] = False,
+) -> int:
+    """Read stored events, of the sources and of the log, through today's models and upcasters. Exits with 4 when one
+    cannot be read: for a deployment, before it."""
+    from tailrace.eventstore.errors import DifferenceFound
+
+    invocation = invocation_of(context)
+    _import(invocation, modules)
+    found = _checked(invocation, source, None if everything else sample)
+    for each in sorted(found, key=lambda each: (each.where, each.type.name, each.type.version)):
+        _report(invocation, each)
+    if not found:
+        invocation.output.note("there are no domain events yet")
+    return DifferenceFound.exit_code if any(each.failed for each in found) else 0
+
+
+@event_commands.command()
+def schema(
+    context: typer.Context,
+    modules: Modules,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            help="Say what events under these schemas would not fit.",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """Print the JSON Schema of each event by name and version. With ``--against`` a file that this command printed
+    before: say what today's models would refuse of events that were written then, and exit with 4 when there is any."""
+    from tailrace.eventstore.errors import DifferenceFound
+    from tailrace.eventstore.streams.models.compatibility import event_schemas, incompatible_changes
+
+    invocation = invocation_of(context)
+    _import(invocation, modules)
+    if against is None:
+        found = event_schemas()
+        invocation.output.block(json.dumps(found, indent=2, sort_keys=True))
+        if invocation.output.json:
+            invocation.output.document(found)
+        return 0
+    problems = incompatible_changes(_schemas_of(against))
+    for problem in problems:
+        if invocation.output.json:
+            invocation.output.document({"problem": problem})
+        else:
+            invocation.output.line(problem)
+    if not problems:
+        invocation.output.note(f"today's models take every event of {against}")
+    return DifferenceFound.exit_code if problems else 0
+
+
+def _import(invocation: Invocation, modules: list[str]) -> None:
+    from tailrace.eventstore import disclosure
+    from tailrace.eventstore.errors import TailraceError, UsageError
+    from tailrace.projections.definition.load import import_from
+
+    folder = import_from(invocation.configuration.folder)
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except TailraceError:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever a user's module raises)
+            raise UsageError(
+                f"module {name!r} does not import: {disclosure.describe_error(error)}",
+                hint=f"modules are looked up from {folder} and the installed packages",
+            ) from None
+
+
+def _checked(invocation: Invocation, source: str | None, sample: int | None) -> list[CheckedType]:
+    from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.subscriptions.event_check import check_log, check_source
+
+    found = []
+    for name, settings in invocation.postgres_sources([source] if source else [], "checking events"):
+        with connect(Address.of(settings)) as connection:
+            there = connection.execute("SELECT to_regclass('tailrace.events') IS NOT NULL").fetchone()
+            if there == (True,):
+                found += check_source(connection, name, sample)
+            else:
+                invocation.output.note(f"source {name} has no tables of domain events")
+    with invocation.store() as store:
+        return found + check_log(store, sample)
+
+
+def _report(invocation: Invocation, each: CheckedType) -> None:
+    about = {"where": each.where, "type": each.type.name, "version": each.type.version}
+    if invocation.output.json:
+        error = None if each.error is None else each.error.message
+        invocation.output.document({**about, "read": each.read, "failed": each.failed, "error": error})
+        return
+    verdict = "read" if not each.failed else f"{each.failed:,} of them cannot be read: {each.error}"
+    invocation.output.line(
+        f"{each.where}: {each.type.name} version {each.type.version}, {each.read:,}: {verdict}"
+    )
+
+
+def _schemas_of(file: Path) -> dict[str, dict[str, dict[str, object]]]:
+    from tailrace.eventstore.errors import UsageError
+
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if all(isinstance(schema, dict) for versions in found.values() for schema in versions.values()):
+            return dict(found)
+    except (OSError, ValueError, AttributeError):
+        pass
+    raise UsageError(f"{file} holds no schemas of events", hint=f"tailrace events schema MODULE > {file}")

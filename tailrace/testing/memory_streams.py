@@ -1,0 +1,91 @@
+"""Streams in memory, for tests of what appends, loads and handles commands, without a database."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from tailrace.eventstore.streams.outcomes import Expected
+from tailrace.eventstore.streams.rows import NewRow, Outcome, Part, Row, Snapshot
+from tailrace.eventstore.streams.stream import Stream
+
+
+class MemoryStreams:
+    """Takes the place of a connection in ``append``, ``append_all``, ``load`` and ``handle``.
+
+    It does what a database does of which every statement is a transaction of its own: what is written stays, threads
+    may share it, and events go through JSON. It has no transactions and rolls nothing back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._streams: dict[Stream, list[Row]] = {}
+        self._snapshots: dict[Stream, tuple[Snapshot, str]] = {}
+
+    def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
+        failed, (version,) = self.write_all([Part(stream, expected, rows)], metadata)
+        return -version if failed else version
+
+    def write_once(
+        self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
+    ) -> tuple[Outcome, int]:
+        ids = [row.event_id for row in rows]
+        with self._lock:
+            there = self._streams.get(stream, [])
+            found = [row.version for row in there if row.event_id in set(ids)]
+            if found and [row.event_id for row in there[found[0] - 1 : found[-1]]] == ids:
+                return "repeated", found[-1]
+            if any(row.event_id in set(ids) for others in self._streams.values() for row in others):
+                return "reused", len(there)
+            reached = self.write(stream, expected, rows, metadata)
+        return ("appended", reached) if reached > 0 else ("conflict", -reached)
+
+    def write_all(self, parts: Sequence[Part], metadata: str) -> tuple[int, list[int]]:
+        with self._lock:
+            for number, (stream, expected, _) in enumerate(parts, 1):
+                version = len(self._streams.get(stream, []))
+                if not _is_where(version, expected):
+                    return number, [version]
+            for stream, _, rows in parts:
+                kept = self._streams.setdefault(stream, [])
+                for kind, event_id, data in rows:
+                    json.loads(data)
+                    now = datetime.now(UTC)
+                    kept.append(Row(len(kept) + 1, kind.name, kind.version, data, metadata, event_id, now))
+            return 0, [len(self._streams[part.stream]) for part in parts]
+
+    def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> list[Row]:
+        with self._lock:
+            return self._streams.get(stream, [])[max(0, from_version - 1) : to_version]
+
+    def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, list[Row]]:
+        with self._lock:
+            snapshot, whose = self._snapshots.get(stream, (None, ""))
+            if snapshot is None or whose != code:
+                return None, self.read(stream, 1)
+            return snapshot, self.read(stream, snapshot.version + 1)
+
+    def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+        with self._lock:
+            before, whose = self._snapshots.get(stream, (None, ""))
+            if before is None or whose != code or before.version < snapshot.version:
+                self._snapshots[stream] = (snapshot, code)
+
+    def scan(self, category: str, prefix: str, after: tuple[str, int], limit: int) -> list[tuple[str, Row]]:
+        with self._lock:
+            rows = [
+                (stream.id, row)
+                for stream in sorted(self._streams)
+                if stream.category == category and stream.id.startswith(prefix)
+                for row in self._streams[stream]
+                if (stream.id, row.version) > after
+            ]
+        return rows[:limit]
+
+
+def _is_where(version: int, expected: int) -> bool:
+    if expected == Expected.STREAM_EXISTS.value:
+        return version > 0
+    return expected == Expected.ANY.value or version == expected

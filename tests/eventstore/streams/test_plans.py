@@ -1,0 +1,113 @@
+"""What an append and a load read does not grow with the tables, whatever was known of them when the plans were made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from uuid import uuid4
+
+import psycopg
+import pytest
+from pydantic import BaseModel
+
+from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.streams import (
+    NO_STREAM,
+    STREAM_EXISTS,
+    AppendTo,
+    Every,
+    Expected,
+    Stream,
+    append,
+    append_all,
+    event,
+    handle,
+    load,
+    load_all,
+    state_of,
+)
+from tests.eventstore.streams.bank import Deposit, account
+
+Connection = psycopg.Connection[tuple[object, ...]]
+EVENTS, STREAMS = 400, 100
+
+
+@event("counted")
+class Counted(BaseModel):
+    amount: Decimal
+
+
+def new(connection: Connection, stream: int, expected: int | Expected) -> None:
+    append(connection, Stream("counter", str(stream)), [Counted(amount=Decimal(1))], expected)
+
+
+def several(connection: Connection, stream: int, expected: int | Expected) -> None:
+    append(connection, Stream("counter", str(stream)), [Counted(amount=Decimal(1))] * 2, expected)
+
+
+def repeatable(connection: Connection, stream: int, expected: int | Expected) -> None:
+    append(
+        connection, Stream("counter", str(stream)), [Counted(amount=Decimal(1))], expected, None, [uuid4()]
+    )
+
+
+def rows_read_by_scans(connection: Connection) -> int:
+    """Of tables of domain events, by the transaction that the connection is in."""
+    found = connection.execute(
+        "SELECT coalesce(sum(seq_tup_read), 0)::int FROM pg_stat_xact_user_tables"
+        " WHERE schemaname = 'tailrace' AND relname IN ('events', 'snapshots', 'streams')"
+    ).fetchone()
+    assert found is not None
+    return int(str(found[0]))
+
+
+@pytest.mark.versions(since=14)
+@pytest.mark.parametrize("way", [new, several, repeatable])
+def test_an_append_reads_no_table_whole(database: str, way: Callable[..., None]) -> None:
+    install(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        for table in ("events", "streams"):  # nobody analyses them meanwhile
+            connection.execute(f"ALTER TABLE tailrace.{table} SET (autovacuum_enabled = off)".encode())
+        for number in range(EVENTS):  # the plans are made, and kept, while the tables are small
+            new_stream = number < STREAMS
+            way(connection, number % STREAMS, NO_STREAM if new_stream else STREAM_EXISTS)
+        with connection.transaction():
+            version = 2 * EVENTS // STREAMS if way is several else EVENTS // STREAMS
+            way(connection, 1, version)
+            way(connection, 1, Expected.ANY)
+            way(connection, STREAMS, NO_STREAM)
+            way(connection, 1, version)  # a conflict
+            way(connection, STREAMS + 1, STREAM_EXISTS)
+            assert rows_read_by_scans(connection) == 0
+
+
+@pytest.mark.versions(since=14)
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed while small"])
+def test_a_load_reads_no_table_whole(database: str, analysed: bool) -> None:
+    install(database)
+    decider = replace(account, snapshot=Every(events=3))
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def use() -> None:
+            handle(connection, decider, "a", Deposit(1))
+            state_of(connection, decider, "a")
+            load(connection, Stream("account", "a"))
+            next(load_all(connection, "account", page=2))
+            append_all(
+                connection, [AppendTo(Stream("account", id), [Counted(amount=Decimal(1))]) for id in "bc"]
+            )
+
+        for table in ("events", "snapshots", "streams"):
+            connection.execute(f"ALTER TABLE tailrace.{table} SET (autovacuum_enabled = off)".encode())
+        for number in range(
+            20
+        ):  # often enough that the driver prepares its statements, and the server keeps the plans
+            use()
+            if analysed and number == 9:
+                connection.execute("ANALYZE")
+        for number in range(EVENTS):
+            append(connection, Stream("many", str(number)), [Counted(amount=Decimal(1))])
+        with connection.transaction():
+            use()
+            assert rows_read_by_scans(connection) == 0

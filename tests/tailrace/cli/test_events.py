@@ -1,0 +1,143 @@
+"""``tailrace events``, as somebody who deploys sees it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+from pydantic import BaseModel
+
+from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.log.sources import register_topic
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.model.schema import EVENT_SCHEMA
+from tailrace.eventstore.model.topic import TopicId
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tests.eventstore.shop import at, writer
+from tests.eventstore.subscriptions.test_delivery import events
+from tests.tailrace.conftest import Project
+
+MODULE = """
+from pydantic import BaseModel
+from tailrace import event, upcast
+
+@event("paid")
+class Paid(BaseModel):
+    amount: int
+
+@event("opened", version=2)
+class Opened(BaseModel):
+    owner: str
+
+upcast("opened", 1, rename={"name": "owner"})
+"""
+
+
+class Paid(BaseModel):
+    amount: int
+
+
+class Sent(BaseModel):
+    """Nobody declares it."""
+
+    parcel: str
+
+
+@pytest.fixture
+def checked(project: Project, database: str) -> Project:
+    """A project whose source has events of two types, and whose log has one."""
+    project.configure(f'[sources.shop]\ndsn = "{database}"\n')
+    (project.folder / "shop_events.py").write_text(MODULE)
+    install(database)
+    store_event(database, 1, "opened", 1, {"name": "Ada"})
+    store_event(database, 2, "opened", 2, {"owner": "Ada"})
+    store_event(database, 3, "paid", 1, {"amount": 5})
+    with closing(Store.open(StoreSettings(), create=True, root=project.folder)) as store:
+        capture = writer(store)
+        topic = TopicId.events("shop", "account")
+        register_topic(store, topic, EVENT_SCHEMA, reason="")
+        capture.append(
+            EpochBatch("shop", 1, 2, 2, at(1), 1, [TopicRows(topic, 1, events(1, "1", Paid(amount=5)))])
+        )
+    return project
+
+
+def store_event(dsn: str, version: int, name: str, schema_version: int, data: object) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "INSERT INTO tailrace.events VALUES ('account', '1', %s, %s, %s, %s, '{}', gen_random_uuid(), now())",
+            [version, name, schema_version, Jsonb(data)],
+        )
+
+
+@pytest.mark.parametrize(
+    "how",
+    [(), *(pytest.param(each, marks=pytest.mark.slow) for each in [("--all",), ("--source", "shop")])],
+)
+def test_events_that_todays_code_reads_pass(checked: Project, how: tuple[str, ...]) -> None:
+    done = checked.ok("events", "check", "shop_events", *how)
+    assert done.out.splitlines() == [
+        "log: paid version 1, 1: read",
+        "shop: opened version 1, 1: read",
+        "shop: opened version 2, 1: read",
+        "shop: paid version 1, 1: read",
+    ]
+
+
+def test_events_that_it_cannot_read_fail_the_deployment_and_are_named(
+    checked: Project, database: str
+) -> None:
+    store_event(database, 4, "paid", 1, {"amount": "much"})
+    store_event(database, 5, "paid", 1, {})
+    store_event(database, 6, "sent", 1, {"parcel": "p"})
+    done = checked.run("--json", "events", "check", "shop_events")
+    assert done.code == 4
+    found = {(each["where"], each["type"]): each for each in done.documents if each["failed"]}
+    assert found.keys() == {("shop", "paid"), ("shop", "sent")}
+    assert (found["shop", "paid"]["read"], found["shop", "paid"]["failed"]) == (3, 2)
+    assert "of account/1 (id " in found["shop", "paid"]["error"]
+    assert "no model is declared for event 'sent' version 1" in found["shop", "sent"]["error"]
+    said = checked.run("events", "check", "shop_events")
+    assert said.code == 4 and "shop: paid version 1, 3: 2 of them cannot be read: event " in said.out
+
+
+@pytest.mark.slow
+def test_a_sample_is_of_each_type(checked: Project, database: str) -> None:
+    for version in range(4, 14):
+        store_event(database, version, "paid", 1, {"amount": 1})
+    documents = checked.ok("--json", "events", "check", "shop_events", "--sample", "2").documents
+    assert {(each["type"], each["version"], each["read"]) for each in documents if each["where"] == "shop"} == {
+        ("opened", 1, 1), ("opened", 2, 1), ("paid", 1, 2),
+    }  # fmt: skip
+
+
+def test_schemas_are_printed_and_compared(checked: Project) -> None:
+    printed = checked.ok("events", "schema", "shop_events").out
+    schemas = json.loads(printed)
+    assert list(schemas) == ["opened", "paid"] and list(schemas["opened"]) == ["2"]
+    assert schemas["paid"]["1"]["properties"]["amount"]["type"] == "integer"
+    assert checked.ok("--json", "events", "schema", "shop_events").documents == [schemas]
+    file = Path(checked.folder) / "schemas.json"
+    file.write_text(printed)
+    checked.ok("events", "schema", "shop_events", "--against", str(file))
+    schemas["paid"]["1"]["properties"]["amount"]["type"] = "string"
+    schemas["opened"]["1"] = {}  # an upcaster leads on
+    file.write_text(json.dumps(schemas))
+    done = checked.run("events", "schema", "shop_events", "--against", str(file))
+    assert (done.code, done.out) == (4, "paid version 1: amount was string and is integer\n")
+    documents = checked.run("--json", "events", "schema", "shop_events", "--against", str(file)).documents
+    assert documents == [{"problem": "paid version 1: amount was string and is integer"}]
+
+
+@pytest.mark.slow
+def test_mistakes_are_said(checked: Project) -> None:
+    done = checked.run("events", "check", "no_such_module")
+    assert done.code == 2 and "module 'no_such_module' does not import" in done.err
+    (checked.folder / "schemas.json").write_text("[]")
+    done = checked.run("events", "schema", "shop_events", "--against", str(checked.folder / "schemas.json"))
+    assert done.code == 2 and "holds no schemas of events" in done.err
