@@ -1,9 +1,9 @@
 """Why the first connection to a cluster failed.
 
 A broker that does not let a client in ends the connection, and kafka-python then says no more than that time has run
-out, as for a broker that is only just starting. So a failed start is looked into: is there anybody at that address, does
-it speak TLS, is its certificate right, does it answer as a broker of Kafka does? Only what is sure is an error of the
-operator's; the rest may be better the next time.
+out, as for a broker that is only just starting. So a failed start is looked into: is there anybody at that address,
+does it speak TLS, is its certificate right, does it answer as a broker of Kafka does? Only what is sure is an error of
+the operator's; the rest may be better the next time.
 """
 
 from __future__ import annotations
