@@ -121,9 +121,8 @@ def _encrypted_answer(settings: KafkaConnectionSettings, broker: str, address: t
         ) from error
     except (ssl.SSLEOFError, ConnectionResetError):  # a broker that does not speak TLS, or is gone
         return b""
-    except (
-        ssl.SSLError
-    ) as error:  # with TLS 1.3, a certificate that the broker misses is said with its first answer
+    except ssl.SSLError as error:
+        # With TLS 1.3, a certificate that the broker misses is said with its first answer.
         raise OperatorError(
             f"{broker} does not take a TLS connection: {error.strerror or error}",
             hint="if it asks for a certificate, set certificate and certificate_key of an authority that it trusts",
