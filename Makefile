@@ -94,7 +94,8 @@ golden: $(STAMP) ## Record the golden recordings of tests/cdc/golden again, from
 
 .PHONY: soak
 soak: $(STAMP) ## The open-ended tests at full scale (two hours or more; ARGS=FILE… for some); the result is docs/soak.md
-	@$(BIN)/python -m pytest --scale full -m "not servers and not benchmarks" --report=docs/soak.md $(SPREAD) $(ARGS)
+	@tests/servers-setup
+	@$(BIN)/python -m pytest --scale full -m "not benchmarks" --report=docs/soak.md $(SPREAD) $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types, the arrows between rooms; and the house at a glance

@@ -1,7 +1,7 @@
 """How far partitions were read, told to a consumer group: for tools that show its lag, and for nobody else.
 
-It is never read back, and nothing waits for it: a thread commits what was told last. What fails is reported; where the
-cluster may take it later it is tried again, else with the next offsets.
+It is never read back, and nothing waits for it: a thread commits what was told last. What fails is reported, once for
+each reason; where the cluster may take it later it is tried again, else with the next offsets.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class GroupOffsets:
         self._changed = threading.Condition()
         self._told: Mapping[Partition, int] | None = None
         self._closed = False
+        self._failing = ""  # why, as it was said last
         self._thread = threading.Thread(target=self._run, name=f"offsets of {group}", daemon=True)
         self._thread.start()
 
@@ -65,13 +66,17 @@ class GroupOffsets:
         while (offsets := self._next()) is not None:
             try:
                 self._commit(offsets)
+                self._failing = ""
             except TailraceError as error:
-                self._say(
-                    f"offsets are not told to the consumer group {self._group}: {error.message}; {error.hint}"
-                )
+                self._report(f"{error.message}; {error.hint}")
                 if isinstance(error, TransientError):
                     self._try_again(offsets)
         self._admin.close()
+
+    def _report(self, reason: str) -> None:
+        if reason != self._failing:
+            self._failing = reason
+            self._say(f"offsets are not told to the consumer group {self._group}: {reason}")
 
     def _next(self) -> Mapping[Partition, int] | None:
         with self._changed:

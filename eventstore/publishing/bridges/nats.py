@@ -13,6 +13,7 @@ from typing import Any
 
 from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
 from tailrace.eventstore.publishing.bridges.bridge import TAKEN, Answer, Later, Message, Refused
+from tailrace.eventstore.publishing.bridges.certificates import certificate_error
 from tailrace.eventstore.publishing.bridges.http_headers import headers_of
 from tailrace.eventstore.settings import NatsDestinationSettings
 
@@ -98,6 +99,8 @@ class NatsBridge:
 
 def _translated(error: BaseException, lost: str) -> OperatorError | TransientError:
     said = lost or str(error) or type(error).__name__
+    if wrong := certificate_error(error, "NATS"):
+        return wrong
     if "authorization" in said.lower() or "permissions" in said.lower():
         return OperatorError(f"NATS refuses us: {said}", hint="correct `url`, or the rights of its user")
     return TransientError(f"NATS is out of reach: {said}", hint="look at its server")

@@ -10,6 +10,7 @@ from typing import Any
 
 from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
 from tailrace.eventstore.publishing.bridges.bridge import TAKEN, Answer, Later, Message
+from tailrace.eventstore.publishing.bridges.certificates import certificate_error
 from tailrace.eventstore.settings import RedisDestinationSettings
 
 with optional_part("Redis Streams", "redis"):
@@ -79,4 +80,6 @@ def _translated(error: Exception) -> OperatorError | TransientError:
     """Redis' errors name commands, users and memory, never values."""
     if isinstance(error, _FOR_AN_OPERATOR):
         return OperatorError(f"Redis refuses us: {error}", hint="correct `url`, or the rights of its user")
+    if wrong := certificate_error(error, "Redis", "`url` (?ssl_ca_certs=FILE)"):
+        return wrong
     return TransientError(f"Redis does not take it now: {error}", hint="look at its server")

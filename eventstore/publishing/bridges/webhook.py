@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from tailrace.eventstore.disclosure import hide_text
 from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
 from tailrace.eventstore.publishing.bridges.bridge import TAKEN, Answer, Later, Message, Refused
+from tailrace.eventstore.publishing.bridges.certificates import certificate_error
 from tailrace.eventstore.publishing.bridges.http_headers import headers_of
 from tailrace.eventstore.publishing.bridges.signing import signed_headers
 from tailrace.eventstore.settings import WebhookDestinationSettings, signing_key
@@ -101,6 +102,8 @@ class WebhookBridge:
         except TimeoutError:
             return Later(f"it did not answer in {self._seconds:g} s")
         except httpx.TransportError as error:
+            if wrong := certificate_error(error, "its server"):
+                raise wrong from None
             return Later(f"it cannot be reached: {str(error) or type(error).__name__}")
 
 

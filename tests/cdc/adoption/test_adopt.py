@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +129,10 @@ def require_equal(place: Place, *topics: TopicId) -> None:
         assert mine.store.verify().findings == ()
 
 
-def begin(place: Place, *tables: str) -> None:
+def begin(place: Place, publication: str = "FOR ALL TABLES") -> None:
     """Rows that are there before, a snapshot by both, and the Kafka source."""
     execute(place.dsn, "INSERT INTO public.items SELECT n, 'old ' || n FROM generate_series(1, 5) n")
-    place.connector.start()
+    place.connector.start(publication)
     place.connector.snapshot("public.items")
     place.truth.init()
     with RunningCapture(place.truth) as capture:
@@ -282,6 +283,80 @@ def test_a_table_whose_columns_are_not_those_of_its_topic_is_read_again(place: P
         other.wait_until_complete(ITEMS)
         other.catch_up()
         assert state(mine.store, ITEMS) == state(other.store, ITEMS)
+
+
+def test_partitions_of_which_each_is_published_go_on_as_tables(place: Place, kafka: KafkaServer) -> None:
+    execute(
+        place.dsn,
+        "CREATE TABLE public.parts (id integer PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.parts_1 PARTITION OF public.parts FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE public.parts_2 PARTITION OF public.parts FOR VALUES FROM (10) TO (100)",
+        "INSERT INTO public.parts SELECT n, 'old' FROM generate_series(1, 20) n",
+    )
+    names = ["parts_1", "parts_2"]
+    for name in names:
+        make_topic(kafka, f"{place.connector.prefix}.public.{name}")
+    begin(place)
+    for name in names:
+        place.connector.snapshot(f"public.{name}")
+    statements = (
+        "UPDATE public.parts SET note = 'new' WHERE id IN (1, 11)",
+        "UPDATE public.parts SET id = 22 WHERE id = 2",  # into the other one
+        "DELETE FROM public.parts WHERE id IN (3, 13)",
+        "UPDATE public.parts SET id = 2 WHERE id = 22",
+    )
+    execute(place.dsn, *statements)
+    place.connector.send(5)
+    topics = [TopicId.table("shop", "public", name) for name in names]
+    done = place.adopt()
+    assert (dict(done.again), sorted(done.carried)) == ({}, [ITEMS, *topics])
+    execute(place.dsn, *statements)
+    with RunningCapture(place.site) as mine, RunningCapture(place.truth) as other:
+        mine.catch_up()
+        other.catch_up()
+        found = [row for topic in topics for row in state(mine.store, topic)]
+        assert sorted(found) == state(other.store, TopicId.table("shop", "public", "parts"))
+
+
+def test_a_table_that_comes_later_is_taken_up_by_init(place: Place) -> None:
+    begin(place, "FOR TABLE public.items")
+    change(place)
+    place.connector.send(9)
+    place.adopt()
+    execute(
+        place.dsn,
+        "CREATE TABLE public.later (id integer PRIMARY KEY, note text)",
+        "INSERT INTO public.later SELECT n, 'old' FROM generate_series(1, 100) n",
+    )
+    for each in (place.site, place.truth):
+        each.init()
+    execute(place.dsn, "UPDATE public.later SET note = 'new' WHERE id < 9")
+    later = TopicId.table("shop", "public", "later")
+    with RunningCapture(place.site) as mine, RunningCapture(place.truth) as other:
+        for capture in (mine, other):
+            capture.wait_until(partial(_knows, capture, later))
+            capture.wait_until_complete(later)
+        mine.catch_up()
+        other.catch_up()
+        assert state(mine.store, later) == state(other.store, later)
+        assert state(mine.store, ITEMS) == state(other.store, ITEMS)
+
+
+def _knows(capture: RunningCapture, topic: TopicId) -> bool:
+    return topic in {info.id for info in capture.store.topics()}
+
+
+def test_a_truncate_that_the_connector_left_out_is_found_by_verify(place: Place) -> None:
+    begin(place)
+    execute(place.dsn, "TRUNCATE public.items")
+    change(place)
+    place.connector.send()  # no truncates, as Debezium by default
+    place.connector.confirm(100)
+    assert not place.adopt().again
+    with RunningCapture(place.site) as mine:
+        mine.catch_up()
+        (found,) = place.site.verify(ITEMS)
+    assert found.only_in_log and not found.only_in_source and not found.different
 
 
 def test_what_stands_in_the_way_is_said_and_nothing_is_changed(place: Place) -> None:

@@ -58,11 +58,13 @@ _KINDS = {
     "whole": "(id integer PRIMARY KEY, note text)",
     "bare": "(id integer, note text)",
     "parts": "(id integer PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+    "emptied": "(id integer PRIMARY KEY, note text)",
+    "indexed": "(id integer PRIMARY KEY, note text, code serial UNIQUE)",
 }
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
-def test_tables_with_full_identity_without_a_key_or_in_partitions(
+def test_tables_with_full_identity_without_a_key_in_partitions_emptied_or_with_an_index_for_a_key(
     place: Place,
     kafka: KafkaServer,
     engine: list[str],
@@ -76,13 +78,18 @@ def test_tables_with_full_identity_without_a_key_or_in_partitions(
         place.dsn,
         *(f"CREATE TABLE public.{name} {columns}" for name, columns in _KINDS.items()),
         *(f"ALTER TABLE public.{name} REPLICA IDENTITY FULL" for name in ("whole", "bare")),
+        "ALTER TABLE public.indexed REPLICA IDENTITY USING INDEX indexed_code_key",
         "CREATE TABLE public.parts_1 PARTITION OF public.parts FOR VALUES FROM (0) TO (10)",
         "CREATE TABLE public.parts_2 PARTITION OF public.parts FOR VALUES FROM (10) TO (100)",
         *(f"INSERT INTO public.{name} VALUES (1, 'old'), (2, 'old'), (11, 'old')" for name in _KINDS),  # noqa: S608
     )
     tables = ",".join(f"public.{name}" for name in ("items", *_KINDS))  # without the partitions
-    through_root = {"publish.via.partition.root": "true", "table.include.list": tables}
-    records = record(place, engine, postgres, tmp_path, through_root, lambda: change_kinds(place))
+    settings = {
+        "publish.via.partition.root": "true",
+        "table.include.list": tables,
+        "message.key.columns": "public.indexed:code",
+    }
+    records = record(place, engine, postgres, tmp_path, settings, lambda: change_kinds(place))
     before = 3 * len(_KINDS)
     send(place, records[: before + int(share * (len(records) - before))])
     done = taken_over(place)
@@ -104,6 +111,8 @@ def change_kinds(place: Place) -> None:
     execute(place.dsn, "; ".join(each.format(name) for each in statements for name in _KINDS))
     execute(
         place.dsn,
+        "TRUNCATE public.emptied",
+        "BEGIN; INSERT INTO public.emptied VALUES (1, 'behind'), (2, 'behind'), (11, 'behind'); COMMIT",
         "INSERT INTO public.bare VALUES (7, 'twice'), (7, 'twice')",
         "DELETE FROM public.bare WHERE id = 7",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tailrace.eventstore.errors import OperatorError
 from tests.fixtures.databases import drop_database
 from tests.fixtures.servers import FAST_SETTINGS
 from tests.support.capturing import CaptureProcess, Site, assert_equals_source, assert_sound, execute, query
+from tests.support.certificates import make_authority, make_certificate
 from tests.support.installed import system_programs
 from tests.support.plaintext import places_of
 
@@ -50,28 +50,6 @@ class Secured:
 
     def passfile(self) -> dict[str, str]:
         return {"passfile": str(self.files / "passfile")}
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def make_authority(folder: Path, name: str) -> None:
-    openssl(
-        folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-        "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.crt",
-    )  # fmt: skip
-
-
-def make_certificate(folder: Path, name: str, *extension: str) -> None:
-    openssl(
-        folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
-        *extension, "-keyout", f"{name}.key", "-out", f"{name}.csr",
-    )  # fmt: skip
-    openssl(
-        folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-        "-days", "2", "-copy_extensions", "copy", "-out", f"{name}.crt",
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from tailrace.eventstore.kafka.cluster import Cluster
 from tailrace.eventstore.kafka.connection import client_options
 from tailrace.eventstore.kafka.reader import Partition, PartitionReader
 from tailrace.eventstore.settings import KafkaConnectionSettings
-from tests.cdc.postgres.test_tls import make_authority, make_certificate
 from tests.fixtures.proxy import Proxy
+from tests.support.certificates import make_authority, make_certificate
 from tests.support.installed import kafka_jars
 
 # kafka-python leaves sockets of a TLS handshake that failed to the garbage collector.

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 Outcome = Literal["equal", "refused", "warned", "fails in both", "fails in one", "different"]
 """``fails in one``: a decimal of more digits than Spark has, a text that it does not read as a type, an object of
-JSON as text, a large quotient, the text of a late year, NaN divided by zero, or a computed pattern of LIKE that ends in
+JSON as text, a large quotient, the text of a late year, or a computed pattern of LIKE that ends in
 its escape, which is an error when it is computed; a float that becomes infinite or zero, in the end or on the way,
-which is an error in Postgres; what one of them does not compute, because NULL, an empty array or a choice of constants
-stands beside it; a constant that fails, which Postgres computes for no row, too."""
+which is an error in Postgres; what one of them does not compute, because NULL, an empty array, one without the element that
+is replaced, or a choice of constants stands beside it; a constant that fails, which Postgres computes for no row, too."""
 _ONLY_HERE = (
     "cannot be represented as Decimal(38",
     "CAST_INVALID_INPUT",
@@ -228,8 +228,6 @@ class Expressions:
         beside_null |= expected.shortened
         if fails and len(expected.failing) == len(expected.values):
             return "fails in both"  # a constant that Spark computes beforehand
-        if "DIVIDE_BY_ZERO" in words and "NaN" in expected.values:
-            return "fails in one"
         if fails and (beside_null or any(each in words for each in _ONLY_HERE)):
             return "fails in one"
         levels = {
@@ -270,6 +268,7 @@ class Expressions:
             return "fails in both"
         (texts, _) = values[0]
         beside_null = _KNOWN_BEFORE.search(expression) is not None
+        beside_null |= "array_replace(" in expression  # the other element is computed where it is needed
         unused = texts[row] in (None, _EMPTY) or not expected.planned or beside_null or bare
         limited = texts[row] in _LIMITS or _FLOATS.search(expression) is not None
         if unused or (expected.values[row] == _FAILS + _OUT_OF_RANGE and limited):

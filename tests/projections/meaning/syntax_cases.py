@@ -45,6 +45,7 @@ SYNTAX: Mapping[str, Mapping[str, str]] = {
         "arithmetic of numerics, with all digits": "n1 * m2 + 1.50",
         "division of numerics, rounded": "round(n1 / nullif(n2, 0), 3)",
         "arithmetic of floats": "f1 * 2 - r1",
+        "NaN divided by zero, which is NaN": "'NaN'::float8 / 0",
         "power, of floats": "abs(f1) ^ 0.5::float8",
         "power, of numerics": "n1 ^ 2.0",
         "bits": "(i1 & 255) | (s1 # ~ s2)",

@@ -12,6 +12,7 @@ from contextlib import suppress
 from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
 from tailrace.eventstore.publishing.bridges.amqp.headers import application_headers, content_type
 from tailrace.eventstore.publishing.bridges.bridge import TAKEN, Answer, Later, Message, Refused
+from tailrace.eventstore.publishing.bridges.certificates import certificate_error
 from tailrace.eventstore.settings import AmqpDestinationSettings
 
 with optional_part("AMQP", "amqp"):
@@ -38,7 +39,7 @@ class AmqpBridge:
         try:
             self._connection = pika.BlockingConnection(parameters)
             self._channel = self._opened()
-        except exceptions.AMQPError as error:
+        except (exceptions.AMQPError, OSError) as error:  # of the second kind are those of TLS
             raise _translated(error) from None
 
     def close(self) -> None:
@@ -96,7 +97,7 @@ def _properties(message: Message) -> pika.BasicProperties:
     )
 
 
-def _translated(error: exceptions.AMQPError) -> OperatorError | TransientError:
+def _translated(error: exceptions.AMQPError | OSError) -> OperatorError | TransientError:
     """A broker's own sentences name exchanges, virtual hosts and users, never values."""
     if isinstance(
         error,
@@ -110,6 +111,8 @@ def _translated(error: exceptions.AMQPError) -> OperatorError | TransientError:
             f"the AMQP broker refuses us: {said}",
             hint="correct `url` and `exchange`, or the rights of its user",
         )
+    if wrong := certificate_error(error, "the AMQP broker"):
+        return wrong
     return TransientError(
         f"the AMQP broker is out of reach: {str(error) or type(error).__name__}", hint="look at its server"
     )

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
 from tailrace.eventstore.publishing.bridges.amqp.headers import application_headers, content_type
 from tailrace.eventstore.publishing.bridges.bridge import TAKEN, Answer, Later, Message, Refused
+from tailrace.eventstore.publishing.bridges.certificates import certificate_error
 from tailrace.eventstore.settings import Amqp1DestinationSettings
 
 with optional_part("AMQP 1.0", "amqp1"):
@@ -49,7 +50,7 @@ class Amqp1Bridge:
         self._links.clear()
         try:
             self._connection = _connected(self._settings)
-        except proton.ProtonException as error:
+        except (proton.ProtonException, OSError) as error:  # of the second kind is a name that is not known
             raise _translated(error) from None
 
     def close(self) -> None:
@@ -174,6 +175,8 @@ def _condition(error: Exception) -> str:
 
 def _translated(error: Exception) -> OperatorError | TransientError:
     """A broker's own sentences name addresses and users, never values."""
+    if wrong := certificate_error(error, "the AMQP broker"):
+        return wrong
     if _condition(error) in _ACT or "amqp:unauthorized-access" in str(error):
         return OperatorError(
             f"the AMQP broker refuses us: {error}",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
+from tailrace.eventstore.publishing.bridges.certificates import certificate_error
 
 with optional_part("SQS and Kinesis", "aws"):
     import boto3
@@ -58,6 +59,8 @@ def translated(error: Exception, service: str, setting: str) -> OperatorError | 
     """One of ``REFUSALS``; ``setting`` names what may be wrong. AWS' codes name no values."""
     if isinstance(error, exceptions.NoCredentialsError):
         return OperatorError(f"{service}: {error}", hint="give credentials as AWS' SDK reads them")
+    if wrong := certificate_error(error, service, "AWS_CA_BUNDLE"):
+        return wrong
     if not isinstance(error, exceptions.ClientError):
         return TransientError(
             f"{service} is out of reach: {type(error).__name__}", hint=f"look at `{setting}` and the network"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,10 @@ from tests.eventstore.publishing.bridges.feeds import (
     killed_and_again,
 )
 from tests.eventstore.publishing.bridges.test_message_servers import declare, drained
-from tests.fixtures.message_servers import LARGE
+from tests.fixtures.message_servers import LARGE, Artemis, free_port
 from tests.fixtures.stores import StoreFactory, one_catalog
+from tests.support.certificates import make_authority, make_certificate, openssl
+from tests.tailrace.conftest import until
 
 pytestmark = pytest.mark.servers
 
@@ -108,6 +113,94 @@ def test_a_publisher_over_amqp1_that_is_killed_loses_nothing(
     assert commits(received) == each_in_order()
     assert len(found) > 18
     assert {each.subject for each in found} == {name}
+
+
+def test_a_message_above_what_the_broker_says_that_it_takes_is_not_sent() -> None:
+    with peer_that_takes(1000) as url:
+        bridge = bridge_to(url)
+        first, second, third = bridge.send([message("q", size) for size in (10, 2000, 10)])
+        bridge.close()
+    assert (first, third) == (TAKEN, TAKEN)
+    assert isinstance(second, Refused)
+    assert second.reason == "it is larger than the 1000 bytes that the broker takes"
+
+
+def test_messages_go_over_tls_to_a_broker_whose_certificate_is_right(tmp_path: Path) -> None:
+    make_authority(tmp_path, "ca")
+    make_certificate(tmp_path, "broker", "-addext", "subjectAltName=DNS:localhost")
+    openssl(
+        tmp_path, "pkcs12", "-export", "-in", "broker.crt", "-inkey", "broker.key", "-passout", "pass:",
+        "-out", "broker.p12",
+    )  # fmt: skip
+    (tmp_path / "home").mkdir()
+    broker = Artemis(tmp_path / "home", tmp_path / "broker.p12")
+    broker.start()
+    try:
+        bridge = bridge_to(broker.url, ca_file=tmp_path / "ca.crt")
+        assert bridge.send([message("q", 10)]) == [TAKEN]
+        bridge.close()
+        with pytest.raises(OperatorError, match="shows a certificate that is not right") as refused:
+            bridge_to(broker.url)
+        assert "ca_file" in refused.value.hint
+    finally:
+        broker.kill()
+
+
+@one_catalog
+def test_a_broker_that_is_killed_loses_nothing_that_it_took(tmp_path: Path, new_store: StoreFactory) -> None:
+    store = filled(new_store, epochs=30)
+    broker = Artemis(tmp_path)
+    broker.start()
+    name, reported, stop = f"q{secrets.token_hex(4)}", threading.Event(), threading.Event()
+    feed = Feed({"kind": "amqp1", "url": broker.url}, {"topic": name, "transaction_bytes": 1})
+    publisher = feed.publisher(store, report=lambda _: reported.set(), stop=stop, patience_seconds=120)
+    try:
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(publisher.run)
+            for _ in range(2):
+                reported.clear()
+                assert reported.wait(60)
+                broker.kill()
+                broker.start()
+            until(lambda: running.done() or publisher.progress.epoch == 30, 60)
+            stop.set()
+            running.result(60)
+        received = [
+            Received(each.id, json.loads(each.properties["tailrace-key"]), json.loads(bytes(each.body)))
+            for each in taken(broker.url, name)
+        ]
+        assert commits(received) == each_in_order(30)
+    finally:
+        stop.set()
+        broker.kill()
+
+
+@contextmanager
+def peer_that_takes(size: int) -> Iterator[str]:
+    """The address of a peer that says on each link how many bytes a message may have, for one connection."""
+    from proton.handlers import MessagingHandler
+    from proton.reactor import Container
+
+    port, begun = free_port(), threading.Event()
+
+    class Peer(MessagingHandler):
+        def on_start(self, event: Any) -> None:
+            self.listener = event.container.listen(f"127.0.0.1:{port}")
+            begun.set()
+
+        def on_link_opening(self, event: Any) -> None:
+            event.link.target.address = event.link.remote_target.address
+            event.link.max_message_size = size
+
+        def on_connection_closed(self, event: Any) -> None:
+            self.listener.close()
+
+    thread = threading.Thread(target=Container(Peer()).run, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    yield f"amqp://127.0.0.1:{port}"
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def message(name: str, size: int) -> Message:

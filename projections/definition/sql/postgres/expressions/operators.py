@@ -93,7 +93,7 @@ def _float(name: str, left: Value, right: Value) -> Value:
         return Value(filled("power({0}, {1})" if is_natural else POWER, [one.sql, other.sql]), FLOAT8)
     ddl = "FLOAT" if kind == FLOAT4 else ""
     text = f"({one.sql} {name} {other.sql})"
-    if name == "/" and right.constant is None:
+    if name == "/" and not (right.constant and any(digit in right.constant for digit in "123456789")):
         text = f"if(isnan({one.sql}) AND {other.sql} = 0, {one.sql}, {text})"
     return Value(f"CAST({text} AS {ddl})" if ddl and name == "/" else text, kind)
 
