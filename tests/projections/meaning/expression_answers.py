@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 Outcome = Literal["equal", "refused", "warned", "fails in both", "fails in one", "different"]
 """``fails in one``: a decimal of more digits than Spark has, a text that it does not read as a type, an object of
-JSON as text, a large quotient, the text of a late year, or a computed pattern of LIKE that ends in
-its escape, which is an error when it is computed; a float that becomes infinite or zero, in the end or on the way,
-which is an error in Postgres; what one of them does not compute, because NULL, an empty array, one without the element that
-is replaced, or a choice of constants stands beside it; a constant that fails, which Postgres computes for no row, too."""
+JSON as text, a large quotient, the text of a late year, or a computed pattern of LIKE that ends in its escape, which is
+an error when it is computed; a float that becomes infinite or zero, in the end or on the way, which is an error in
+Postgres; what one of them does not compute, because NULL, an empty array, one without the element that is replaced, or
+a choice of constants stands beside it; a constant that fails, which Postgres computes for no row, too."""
 _ONLY_HERE = (
     "cannot be represented as Decimal(38",
     "CAST_INVALID_INPUT",
