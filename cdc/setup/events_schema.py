@@ -36,7 +36,8 @@ SELECT o.what, r.rolname
 FROM (SELECT 'schema tailrace', n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'tailrace'
       UNION ALL SELECT 'tailrace.' || c.relname, c.relowner
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-      WHERE n.nspname = 'tailrace' AND c.relname IN ('migrations', 'streams', 'events', 'snapshots')
+      WHERE n.nspname = 'tailrace' AND c.relname IN ('migrations', 'streams', 'events', 'snapshots', 'tags',
+                                                     'tagged_events')
       UNION ALL SELECT 'function tailrace.' || p.proname, p.proowner
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
       WHERE n.nspname = 'tailrace' AND p.proname ~ '^(append|load|move|put)_') AS o(what, owner)

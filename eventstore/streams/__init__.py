@@ -13,6 +13,8 @@ and the event of one transaction are in one epoch. May import model, disclosure 
 """
 
 from tailrace.eventstore.streams.append import append
+from tailrace.eventstore.streams.boundaries.boundary import Boundary, load_boundary
+from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, on
 from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
@@ -21,6 +23,7 @@ from tailrace.eventstore.streams.deciding.transactions import position
 from tailrace.eventstore.streams.load import Recorded, load, load_all
 from tailrace.eventstore.streams.models.event_types import event, event_type_of, model_of
 from tailrace.eventstore.streams.models.reshape import Json
+from tailrace.eventstore.streams.models.tags import Tag
 from tailrace.eventstore.streams.models.upcasters import RawEvent, upcast, upcaster
 from tailrace.eventstore.streams.outcomes import (
     ANY,
@@ -41,6 +44,7 @@ __all__ = [
     "Aggregate",
     "AppendTo",
     "Appended",
+    "Boundary",
     "Committed",
     "Conflict",
     "Decider",
@@ -49,10 +53,12 @@ __all__ = [
     "Expected",
     "Handled",
     "Json",
+    "Query",
     "RawEvent",
     "Recorded",
     "Rejected",
     "Stream",
+    "Tag",
     "append",
     "append_all",
     "event",
@@ -60,6 +66,7 @@ __all__ = [
     "handle",
     "load",
     "load_all",
+    "load_boundary",
     "model_of",
     "on",
     "position",

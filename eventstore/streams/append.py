@@ -8,11 +8,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.event_ids import new_ids
 from tailrace.eventstore.streams.models.codec import has_nul
 from tailrace.eventstore.streams.models.event_types import codec_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
-from tailrace.eventstore.streams.rows import NewRow
+from tailrace.eventstore.streams.rows import NewRow, Part
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
@@ -27,16 +28,18 @@ def append(
     expected: int | Expected = ANY,
     metadata: Mapping[str, Any] | None = None,
     event_ids: Sequence[UUID] | None = None,
+    boundary: Boundary | None = None,
 ) -> Appended | Conflict:
     """Append ``events`` to ``stream`` if it is where it is ``expected``: a version, or one of ``NO_STREAM``,
-    ``STREAM_EXISTS``, ``ANY``.
+    ``STREAM_EXISTS``, ``ANY``; and if there is no event inside a ``boundary`` that it was not read with.
 
     Runs in the transaction that ``connection`` is in and becomes visible with its commit; streams of one transaction
     are best taken in one order everywhere, since each is locked until then. A conflict is returned, not raised, and
     leaves the transaction usable. ``event_ids`` make a retry safe: a second call with the same ids returns the outcome
     of the first. ``metadata`` (JSON) is stored with each event.
 
-    Raises UsageError for undeclared models, events that JSON cannot hold, no events, or ids of other events;
+    Raises UsageError for undeclared models, events that JSON cannot hold, values that cannot be tags, no events, ids of
+    other events, or ids with a boundary;
     OperatorError when schema tailrace is missing. Other errors of the server are those of the caller's library.
     """
     rows = new_rows(events, event_ids)
@@ -44,6 +47,16 @@ def append(
     about = metadata_json(metadata)
     keeper = keeper_of(connection)
     ids = tuple(row.event_id for row in rows)
+    if boundary is not None:
+        if event_ids is not None:
+            raise UsageError(
+                "event ids and a boundary cannot be given together",
+                hint="a retry finds its own events inside the boundary, when it is read again",
+            )
+        failed, (version,) = keeper.write_all([Part(stream, number, rows)], about, boundary.asked)
+        if failed > 1:
+            return boundary.conflict(failed - 2, version)
+        return Conflict(version, expected, stream) if failed else Appended(version, ids)
     if event_ids is None:
         reached = keeper.write(stream, number, rows, about)
         return Appended(reached, ids) if reached > 0 else Conflict(-reached, expected, stream)
@@ -71,7 +84,8 @@ def new_rows(events: Sequence[object], given: Sequence[UUID] | None = None) -> l
     rows = []
     for event, event_id in zip(events, ids, strict=True):
         codec = codec_of(type(event))
-        rows.append(NewRow(codec.type, event_id, codec.encode(event)))
+        tags = () if codec.tags is None else codec.tags(event)
+        rows.append(NewRow(codec.type, event_id, codec.encode(event), tags))
     return rows
 
 

@@ -35,8 +35,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Nothing was written: the stream is at version ``actual`` (0: it has no event). The transaction goes on."""
+    """Nothing was written: the stream is at version ``actual`` (0: it has no event). The transaction goes on.
+
+    Of a boundary: ``tag`` has another event inside it, and versions are the tag's."""
 
     actual: int
     expected: int | Expected
     stream: Stream | None = field(default=None, compare=False)
+    tag: str = ""

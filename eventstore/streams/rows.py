@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
@@ -23,6 +23,7 @@ class NewRow(NamedTuple):
     type: EventType
     event_id: UUID
     data: str
+    tags: tuple[str, ...] = ()
 
 
 class Row(NamedTuple):
@@ -43,6 +44,25 @@ class Part(NamedTuple):
     stream: Stream
     expected: int
     rows: Sequence[NewRow]
+
+
+class Asked(NamedTuple):
+    """Events of one ``tag`` that were read up to its ``version``: with these stored ``names`` (none: all) and all of
+    these ``tags``, the one among them."""
+
+    tag: str
+    version: int
+    names: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+class TaggedRow(NamedTuple):
+    """An event as it was found by a ``tag``, of whose events it is number ``version``."""
+
+    tag: str
+    version: int
+    stream: Stream
+    row: Row
 
 
 class Snapshot(NamedTuple):
@@ -70,9 +90,16 @@ class Keeper(Protocol):
         """Append rows unless these very ones, by their ids, are there. With the version of the last one, or where the
         stream is."""
 
-    def write_all(self, parts: Sequence[Part], metadata: str) -> tuple[int, list[int]]:
+    def write_all(
+        self, parts: Sequence[Part], metadata: str, asked: Sequence[Asked] = ()
+    ) -> tuple[int, list[int]]:
         """Append to several streams, all or nothing. With 0 and the versions of each; or with the number of a part,
-        counted from 1, whose stream is not where it was expected, and where it is."""
+        counted from 1, whose stream is not where it was expected, and where it is; or, counted on, with that of one
+        that was ``asked`` for and has another event by now, and where its tag is."""
+
+    def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], Sequence[TaggedRow]]:
+        """The versions of the tags, and the events of them that are asked for, whatever their version, each at least
+        once: all as they are at one moment."""
 
     def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
         """The stream's rows from a version on, up to another, in order."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.append import EVENTS_MAX, expected_number, metadata_json, new_rows
+from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import Part
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of
@@ -31,9 +32,11 @@ def append_all(
     appends: Sequence[AppendTo],
     guards: Mapping[Stream, int | Expected] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    boundary: Boundary | None = None,
 ) -> tuple[Appended, ...] | Conflict:
     """Append to several streams if each of them is where it is expected, and so are those of ``guards``, to which
-    nothing is appended. All or nothing, and a conflict, which says its ``stream``, leaves the transaction usable.
+    nothing is appended; and if there is no event inside a ``boundary`` that it was not read with. All or nothing, and a
+    conflict, which says its ``stream``, leaves the transaction usable.
 
     Runs in the transaction that ``connection`` is in. Until it ends nobody else appends to any of these streams, those
     of the guards included. Outcomes are in the order of ``appends``.
@@ -43,10 +46,14 @@ def append_all(
     parts = [Part(each.stream, expected_number(each.expected), new_rows(each.events)) for each in appends]
     checks = [Part(stream, expected_number(expected), ()) for stream, expected in (guards or {}).items()]
     _check(parts, checks)
-    failed, versions = keeper_of(connection).write_all([*parts, *checks], metadata_json(metadata))
+    asked = () if boundary is None else boundary.asked
+    every = [*parts, *checks]
+    failed, versions = keeper_of(connection).write_all(every, metadata_json(metadata), asked)
+    if boundary is not None and failed > len(every):
+        return boundary.conflict(failed - len(every) - 1, versions[0])
     if failed:
         expectations = [*(each.expected for each in appends), *(guards or {}).values()]
-        return Conflict(versions[0], expectations[failed - 1], (*parts, *checks)[failed - 1].stream)
+        return Conflict(versions[0], expectations[failed - 1], every[failed - 1].stream)
     return tuple(
         Appended(version, tuple(row.event_id for row in part.rows))
         for part, version in zip(parts, versions[: len(parts)], strict=True)

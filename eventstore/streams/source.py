@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import psycopg
 
 from tailrace.eventstore.streams.connection import DatabaseConnection, run
-from tailrace.eventstore.streams.rows import EventType, Keeper, NewRow, Outcome, Part, Row, Snapshot
+from tailrace.eventstore.streams.rows import (
+    Asked,
+    EventType,
+    Keeper,
+    NewRow,
+    Outcome,
+    Part,
+    Row,
+    Snapshot,
+    TaggedRow,
+)
 from tailrace.eventstore.streams.stream import Stream
 
 AnyConnection: TypeAlias = "DatabaseConnection | Keeper"
@@ -30,7 +40,11 @@ SELECT outcome, stream_version
 FROM tailrace.append_events(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), CAST(%(events)s AS jsonb))
 """
 _WRITE_ALL: Final = """
-SELECT failed, versions FROM tailrace.append_streams(CAST(%(parts)s AS jsonb), CAST(%(metadata)s AS jsonb))
+SELECT failed, versions
+FROM tailrace.append_all(CAST(%(parts)s AS jsonb), CAST(%(metadata)s AS jsonb), CAST(%(asked)s AS jsonb))
+"""
+_READ_TAGGED: Final = """
+SELECT * FROM tailrace.load_tagged(CAST(%(asked)s AS jsonb))
 """
 _READ: Final = """
 SELECT * FROM tailrace.load_stream(%(category)s, %(stream)s, CAST(%(from_version)s AS bigint),
@@ -65,6 +79,9 @@ class SourceStreams:
         self._connection = connection
 
     def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
+        if any(row.tags for row in rows):
+            failed, (version,) = self.write_all([Part(stream, expected, rows)], metadata)
+            return -version if failed else version
         values: dict[str, object] = {
             "category": stream.category,
             "stream": stream.id,
@@ -72,7 +89,7 @@ class SourceStreams:
             "metadata": metadata,
         }
         if len(rows) == 1:  # most appends: no array to take apart
-            ((kind, event_id, data),) = rows
+            ((kind, event_id, data, _),) = rows
             values |= {
                 "type": kind.name,
                 "schema_version": kind.version,
@@ -89,8 +106,9 @@ class SourceStreams:
         self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
     ) -> tuple[Outcome, int]:
         parts = []
-        for kind, event_id, data in rows:
-            head = json.dumps({"type": kind.name, "schema_version": kind.version, "event_id": str(event_id)})
+        for kind, event_id, data, tags in rows:
+            about = {"type": kind.name, "schema_version": kind.version, "event_id": str(event_id)}
+            head = json.dumps({**about, "tags": tags} if tags else about)
             parts.append(f'{head[:-1]}, "data": {data}, "metadata": {metadata}}}')
         values = {
             "category": stream.category,
@@ -101,14 +119,27 @@ class SourceStreams:
         ((outcome, version),) = run(self._connection, _WRITE_ONCE, values)
         return outcome, version
 
-    def write_all(self, parts: Sequence[Part], metadata: str) -> tuple[int, list[int]]:
+    def write_all(
+        self, parts: Sequence[Part], metadata: str, asked: Sequence[Asked] = ()
+    ) -> tuple[int, list[int]]:
         texts = [
             f"[{json.dumps([stream.category, stream.id, expected])[1:-1]},{_events(rows)}]"
             for stream, expected, rows in parts
         ]
-        values = {"parts": f"[{','.join(texts)}]", "metadata": metadata}
+        items = json.dumps([[each.tag, each.version, each.names or None, each.tags] for each in asked])
+        values = {"parts": f"[{','.join(texts)}]", "metadata": metadata, "asked": items}
         ((failed, versions),) = run(self._connection, _WRITE_ALL, values)
         return failed, versions
+
+    def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], Sequence[TaggedRow]]:
+        items = json.dumps([[each.tag, each.names or None, each.tags] for each in asked])
+        versions, rows = dict[str, int](), list[TaggedRow]()
+        for tag, version, category, stream, *row in run(self._connection, _READ_TAGGED, {"asked": items}):
+            if stream is None:
+                versions[tag] = version
+            else:
+                rows.append(TaggedRow(tag, version, Stream(category, stream), _row(tuple(row))))
+        return versions, rows
 
     def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
         values = {
@@ -150,7 +181,10 @@ class SourceStreams:
 
 
 def _events(rows: Sequence[NewRow]) -> str:
-    texts = [f'[{_head(kind)},"{event_id}",{data}]' for kind, event_id, data in rows]
+    texts = [
+        f'[{_head(kind)},"{event_id}",{data}{"," + json.dumps(tags) if tags else ""}]'
+        for kind, event_id, data, tags in rows
+    ]
     return f"[{','.join(texts)}]"
 
 

@@ -29,7 +29,8 @@ def given(
 
 
 def given(decider: Decider[Any, Any, Any] | type[Aggregate], *events: object) -> Given[Any, Any]:
-    """A stream with these events. They go through JSON, as stored events do."""
+    """A stream with these events. They go through JSON, as stored events do. A decider with a boundary is given those
+    of them that its query asks for."""
     return Given(behaviour_of(decider), events)
 
 
@@ -42,7 +43,11 @@ class Given(Generic[AnyCommand, AnyState]):
 
     def when(self, command: AnyCommand) -> When[AnyCommand, AnyState]:
         """The command is decided on it."""
-        state = self._behaviour.fold(self._behaviour.begin(_ID), self._events)
+        inside = self._events
+        if self._behaviour.boundary is not None:
+            query = self._behaviour.boundary(command)
+            inside = tuple(event for event in self._events if query.matches(event))
+        state = self._behaviour.fold(self._behaviour.begin(_ID), inside)
         try:
             made, after = self._behaviour.run(command, state)
         except Rejected as refused:

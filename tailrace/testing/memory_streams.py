@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from tailrace.eventstore.streams.outcomes import Expected
-from tailrace.eventstore.streams.rows import NewRow, Outcome, Part, Row, Snapshot
+from tailrace.eventstore.streams.rows import Asked, NewRow, Outcome, Part, Row, Snapshot, TaggedRow
 from tailrace.eventstore.streams.stream import Stream
 
 
@@ -22,6 +22,7 @@ class MemoryStreams:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._streams: dict[Stream, list[Row]] = {}
+        self._tagged: dict[str, list[tuple[Stream, Row, tuple[str, ...]]]] = {}
         self._snapshots: dict[Stream, tuple[Snapshot, str]] = {}
 
     def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
@@ -42,19 +43,37 @@ class MemoryStreams:
             reached = self.write(stream, expected, rows, metadata)
         return ("appended", reached) if reached > 0 else ("conflict", -reached)
 
-    def write_all(self, parts: Sequence[Part], metadata: str) -> tuple[int, list[int]]:
+    def write_all(
+        self, parts: Sequence[Part], metadata: str, asked: Sequence[Asked] = ()
+    ) -> tuple[int, list[int]]:
         with self._lock:
             for number, (stream, expected, _) in enumerate(parts, 1):
                 version = len(self._streams.get(stream, []))
                 if not _is_where(version, expected):
                     return number, [version]
+            for number, each in enumerate(asked, len(parts) + 1):
+                there = self._tagged.get(each.tag, [])
+                if any(_is_asked(each, row, tags) for _, row, tags in there[each.version :]):
+                    return number, [len(there)]
             for stream, _, rows in parts:
                 kept = self._streams.setdefault(stream, [])
-                for kind, event_id, data in rows:
+                for kind, event_id, data, tags in rows:
                     json.loads(data)
                     now = datetime.now(UTC)
                     kept.append(Row(len(kept) + 1, kind.name, kind.version, data, metadata, event_id, now))
+                    for tag in tags:
+                        self._tagged.setdefault(tag, []).append((stream, kept[-1], tags))
             return 0, [len(self._streams[part.stream]) for part in parts]
+
+    def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], list[TaggedRow]]:
+        with self._lock:
+            rows = [
+                TaggedRow(each.tag, version, stream, row)
+                for each in asked
+                for version, (stream, row, tags) in enumerate(self._tagged.get(each.tag, []), 1)
+                if _is_asked(each, row, tags)
+            ]
+            return {each.tag: len(self._tagged.get(each.tag, [])) for each in asked}, rows
 
     def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> list[Row]:
         with self._lock:
@@ -83,6 +102,10 @@ class MemoryStreams:
                 if (stream.id, row.version) > after
             ]
         return rows[:limit]
+
+
+def _is_asked(asked: Asked, row: Row, tags: Sequence[str]) -> bool:
+    return (not asked.names or row.type in asked.names) and set(asked.tags) <= set(tags)
 
 
 def _is_where(version: int, expected: int) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.deciding.snapshots import Every, Snapshots
 
 Command = TypeVar("Command")
@@ -28,6 +30,7 @@ class Behaviour(ABC, Generic[Command, State, Event]):
 
     category: str
     snapshots: Snapshots | None
+    boundary: Callable[[Command], Query] | None = None
 
     @abstractmethod
     def begin(self, id: str) -> State:
@@ -50,6 +53,9 @@ class Decider(Behaviour[Command, State, Event]):
     ``Rejected``. ``evolve(state, event)`` gives the next state. Both are pure, and states are not changed in place:
     ``initial_state`` is shared by all streams. ``snapshot`` says when a state is kept, so that later commands read only
     the events after it.
+
+    With a ``boundary`` the state is that of the events which the query of a command asks for, of whatever streams, and
+    the stream is only where new events go. Such a state is not kept. Raises UsageError for a ``snapshot`` beside it.
     """
 
     category: str
@@ -57,9 +63,15 @@ class Decider(Behaviour[Command, State, Event]):
     decide: Callable[[Command, State], Sequence[Event]]
     evolve: Callable[[State, Event], State]
     snapshot: Every | None = field(default=None, kw_only=True)
+    boundary: Callable[[Command], Query] | None = field(default=None, kw_only=True)
     snapshots: Snapshots | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.snapshot is not None and self.boundary is not None:
+            raise UsageError(
+                f"decider {self.category!r} has a boundary, whose states cannot be kept",
+                hint="leave snapshot out; a boundary asks for few events",
+            )
         made = None if self.snapshot is None else Snapshots(self.category, self.snapshot, self.initial_state)
         object.__setattr__(self, "snapshots", made)
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
-from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.streams.append import metadata_json, new_rows
+from tailrace.eventstore.streams.boundaries.boundary import load_boundary
+from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AggregateBehaviour, AnyAggregate
 from tailrace.eventstore.streams.deciding.decider import Behaviour, Command, Decider, Event, State
 from tailrace.eventstore.streams.deciding.snapshots import UNREADABLE
@@ -19,7 +21,8 @@ from tailrace.eventstore.streams.deciding.transactions import (
 )
 from tailrace.eventstore.streams.load import up_to
 from tailrace.eventstore.streams.models.upcasters import Place, read_events
-from tailrace.eventstore.streams.rows import EventType, Keeper, Row, Snapshot
+from tailrace.eventstore.streams.outcomes import Expected
+from tailrace.eventstore.streams.rows import EventType, Keeper, Part, Row, Snapshot
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
@@ -33,7 +36,7 @@ HandledEvent = TypeVar("HandledEvent")
 @dataclass(frozen=True, slots=True)
 class Handled(Generic[HandledState, HandledEvent]):
     """What a command did: the ``events`` it led to (none: it changed nothing), the ``state`` after them, and the
-    stream's ``version``."""
+    stream's ``version`` (of a decider with a boundary 0, if there are no events)."""
 
     state: HandledState
     events: tuple[HandledEvent, ...]
@@ -109,6 +112,9 @@ def handle(
     On a SQLAlchemy engine or a pool of psycopg it commits a transaction of its own, tries again after 40001 and 40P01
     too, and says at which position of the log the events are. For an aggregate the command is a function that calls it.
 
+    A decider with a boundary decides on the events inside it; stream ``id`` is where the new ones go, wherever it is.
+    Somebody else was faster when there is another event inside.
+
     What the decision raises comes out as it is, ``Rejected`` above all, and nothing is appended. Raises TransientError
     when the stream changed at each of some tries; otherwise what ``load`` and ``append`` raise.
     """
@@ -158,8 +164,13 @@ def state_of(
     at: datetime | None = None,
 ) -> Handled[Any, Any]:
     """The state of stream ``id``, without a command: now, up to a ``version``, or as it was ``at`` a time. Its
-    ``version`` says of how many events. Raises what ``load`` raises."""
+    ``version`` says of how many events. Raises what ``load`` raises, and UsageError for a decider with a boundary."""
     behaviour = behaviour_of(decider)
+    if behaviour.boundary is not None:
+        raise UsageError(
+            f"decider {behaviour.category!r} has a boundary: its state is not that of a stream",
+            hint="load_boundary(connection, query) reads the events inside it",
+        )
     stream = Stream(behaviour.category, id)
     keeper = keeper_of(connection)
     if version is None and at is None:
@@ -173,6 +184,8 @@ def state_of(
 def _handle(
     keeper: Keeper, behaviour: Behaviour[Any, Any, Any], stream: Stream, command: object, metadata: str
 ) -> Handled[Any, Any]:
+    if behaviour.boundary is not None:
+        return _handle_inside(keeper, behaviour, behaviour.boundary(command), stream, command, metadata)
     for _ in range(_TRIES):
         before = _replay(keeper, behaviour, stream)
         events, state = behaviour.run(command, before.state)
@@ -186,9 +199,34 @@ def _handle(
             if kept is not None and kept.every.due(reached - before.since, size):
                 keeper.write_snapshot(stream, Snapshot(reached, kept.dump(state)), kept.code)
             return Handled(state, events, reached)
-    raise TransientError(
-        f"{stream} changed at each of {_TRIES} tries to decide a command",
-        hint="try again; a stream that so many write at once may better be several",
+    raise _always_changed(str(stream))
+
+
+def _handle_inside(
+    keeper: Keeper,
+    behaviour: Behaviour[Any, Any, Any],
+    query: Query,
+    stream: Stream,
+    command: object,
+    metadata: str,
+) -> Handled[Any, Any]:
+    for _ in range(_TRIES):
+        boundary = load_boundary(keeper, query)
+        before = behaviour.fold(behaviour.begin(stream.id), (each.data for each in boundary.events))
+        events, state = behaviour.run(command, before)
+        if not events:
+            return Handled(state, events, 0)
+        part = Part(stream, Expected.ANY.value, new_rows(events))
+        failed, (version,) = keeper.write_all([part], metadata, boundary.asked)
+        if not failed:
+            return Handled(state, events, version)
+    raise _always_changed(repr(query))
+
+
+def _always_changed(what: str) -> TransientError:
+    return TransientError(
+        f"{what} changed at each of {_TRIES} tries to decide a command",
+        hint="try again; what so many write to at once may better be several",
     )
 
 

@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import IntegrityError, UsageError
+from tailrace.eventstore.streams.models.tags import tags_reader
 from tailrace.eventstore.streams.rows import EventType
 
 _NUL: Final = b"\\u0000"
@@ -61,13 +62,15 @@ _CHANGES: Final = frozenset(
 class Codec:
     """One model's way to JSON and back."""
 
-    __slots__ = ("_adapter", "_certain", "_dump", "parse", "type")
+    __slots__ = ("_adapter", "_certain", "_dump", "parse", "tags", "type")
 
     def __init__(self, model: type[Any], kind: EventType) -> None:
         self.type = kind
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
         self._dump = self._adapter.serializer.to_json
         self._certain = survives(self._adapter.core_schema)
+        self.tags = tags_reader(model)
+        """Gives the tags of an event; None where it has none."""
         self.parse = self._adapter.validator.validate_json
         """The event of a JSON text; pydantic's ValidationError when it does not fit."""
 

@@ -92,6 +92,12 @@ def codec_of(model: type[Any]) -> Codec:
     return codec
 
 
+def tags_of(event: object) -> tuple[str, ...]:
+    """The tags of an event, as ``name:value``. Raises UsageError for a value that cannot be one."""
+    read = codec_of(type(event)).tags
+    return () if read is None else read(event)
+
+
 def declared_types() -> dict[EventType, Codec]:
     """All declared events."""
     return {kind: codec_of(model) for kind, model in _models.items()}

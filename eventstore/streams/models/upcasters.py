@@ -137,6 +137,11 @@ def is_upcast(kind: EventType) -> bool:
     return kind in _upcasters
 
 
+def names_of_code() -> set[str]:
+    """Stored names of events of which code may make any others."""
+    return {kind.name for kind, step in _upcasters.items() if not isinstance(step, Reshape)}
+
+
 def _upcast(event: RawEvent, place: Place) -> list[RawEvent]:
     done: list[RawEvent] = []
     waiting = [event]

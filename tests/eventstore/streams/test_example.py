@@ -1,4 +1,4 @@
-"""``examples/bank`` does what its files say."""
+"""``examples/bank`` and ``examples/courses`` do what their files say."""
 
 from __future__ import annotations
 
@@ -51,5 +51,21 @@ def test_the_service_decides_and_writes_rows_and_events_in_one_transaction(datab
     assert again[5] == "  1 account_opened Opened(owner='Ada', currency='EUR')"
 
 
-def test_its_own_tests_pass() -> None:
-    assert "3 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "examples/bank")
+def test_decisions_across_streams_hold_whoever_asks_at_the_same_time(database: str) -> None:
+    assert run("examples.courses.service", database).splitlines() == [
+        "Ada: registered",
+        "Bo, with her address: no: somebody has that address",
+        "eight at once:",
+        "  3 × enrolled",
+        "  5 × no: the course is full",
+        "Ada, botany: enrolled",
+        "Ada, botany: enrolled already",
+        "Ada, chess: enrolled",
+        "Ada, drawing: enrolled",
+        "Ada, algebra: no: the course is full",
+        "Ada's: ['botany', 'chess', 'drawing']",
+    ]
+
+
+def test_their_own_tests_pass() -> None:
+    assert "6 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "examples/bank", "examples/courses")
