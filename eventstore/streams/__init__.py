@@ -15,6 +15,7 @@ and the event of one transaction are in one epoch. May import model, disclosure 
 from tailrace.eventstore.streams.append import append
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, load_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
+from tailrace.eventstore.streams.context import context
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, on
 from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
@@ -61,6 +62,7 @@ __all__ = [
     "Tag",
     "append",
     "append_all",
+    "context",
     "event",
     "event_type_of",
     "handle",

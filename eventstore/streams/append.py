@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
+from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.event_ids import new_ids
-from tailrace.eventstore.streams.models.codec import has_nul
 from tailrace.eventstore.streams.models.event_types import codec_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import NewRow, Part
@@ -36,7 +35,7 @@ def append(
     Runs in the transaction that ``connection`` is in and becomes visible with its commit; streams of one transaction
     are best taken in one order everywhere, since each is locked until then. A conflict is returned, not raised, and
     leaves the transaction usable. ``event_ids`` make a retry safe: a second call with the same ids returns the outcome
-    of the first. ``metadata`` (JSON) is stored with each event.
+    of the first. ``metadata`` (JSON) is stored with each event, over that of ``context``.
 
     Raises UsageError for undeclared models, events that JSON cannot hold, values that cannot be tags, no events, ids of
     other events, or ids with a boundary;
@@ -95,15 +94,3 @@ def expected_number(expected: int | Expected) -> int:
     if expected < 0:
         raise UsageError(f"a stream is never at version {expected}", hint="NO_STREAM, ANY or STREAM_EXISTS")
     return expected
-
-
-def metadata_json(metadata: Mapping[str, Any] | None) -> str:
-    if not metadata:
-        return "{}"
-    try:
-        text = json.dumps(metadata, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the metadata is not JSON: {error}", hint="use plain JSON values") from None
-    if has_nul(dict(metadata)):
-        raise UsageError("the metadata holds a NUL character", hint="Postgres cannot store it")
-    return text

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.streams.append import EVENTS_MAX, expected_number, metadata_json, new_rows
+from tailrace.eventstore.streams.append import EVENTS_MAX, expected_number, new_rows
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
+from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import Part
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of

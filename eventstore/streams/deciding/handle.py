@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from tailrace.eventstore.errors import TransientError, UsageError
-from tailrace.eventstore.streams.append import metadata_json, new_rows
+from tailrace.eventstore.streams.append import new_rows
 from tailrace.eventstore.streams.boundaries.boundary import load_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
+from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AggregateBehaviour, AnyAggregate
 from tailrace.eventstore.streams.deciding.decider import Behaviour, Command, Decider, Event, State
 from tailrace.eventstore.streams.deciding.snapshots import UNREADABLE
