@@ -2,7 +2,8 @@
 
 Each writer is a process with a connection of its own over TCP, autocommit, and appends to streams of its own, one after
 the other, for some seconds. A plain INSERT writes the same columns into the same table, several events as rows of one
-statement; both make JSON of pydantic models. eventsourcing saves an aggregate with as many new events by its
+statement; both make JSON of pydantic models. Inside a boundary each event has two tags, and what was seen of one of
+them is asked for. eventsourcing saves an aggregate with as many new events by its
 Application, as its manual does; it is installed into a temporary folder, and left out where that fails. Clients take
 turns.
 """
@@ -22,7 +23,7 @@ from functools import partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 import psycopg
@@ -33,10 +34,12 @@ from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.cdc.setup.events_schema import install
 from tailrace.embedded import PostgresServer
-from tailrace.eventstore.streams import Appended, Stream, append, event
+from tailrace.eventstore.streams import Appended, Boundary, Query, Stream, Tag, append, event
+from tailrace.eventstore.streams.rows import Asked
 
 THEIRS = ("eventsourcing==9.5.6", "psycopg-pool>=3.3")
 _STREAM_LENGTH = 20  # appends
+_REASON = "paid in at counter 3"
 Appender = Callable[[str, int], Callable[[], None]]
 
 
@@ -47,8 +50,16 @@ class Benchmarked(BaseModel):
     reason: str
 
 
+@event("benchmarked_inside", version=1)
+class Tagged(BaseModel):
+    account: Annotated[str, Tag()]
+    counter: Annotated[str, Tag()]
+    amount: Decimal
+    reason: str
+
+
 def models(number: int) -> list[Benchmarked]:
-    return [Benchmarked(account="a-4711", amount=Decimal("12.50"), reason="paid in at counter 3")] * number
+    return [Benchmarked(account="a-4711", amount=Decimal("12.50"), reason=_REASON)] * number
 
 
 def plain(dsn: str, number: int) -> Callable[[], None]:
@@ -82,6 +93,31 @@ def ours(dsn: str, number: int) -> Callable[[], None]:
         done = append(connection, at[0], models(number), expected=at[1])
         assert isinstance(done, Appended)
         at[1] = done.version
+
+    return once
+
+
+def inside(dsn: str, number: int) -> Callable[[], None]:
+    connection = psycopg.connect(dsn, autocommit=True)
+    calls = count()
+    stream, seen = Stream("account", "none"), 0
+
+    def once() -> None:
+        nonlocal stream, seen
+        if next(calls) % _STREAM_LENGTH == 0:
+            stream, seen = Stream("account", str(uuid4())), 0
+        query = Query(Tagged, account=stream.id)
+        (item,) = query.items
+        asked = Asked(item.tags[0], seen, item.names, item.tags)
+        events = [
+            Tagged(
+                account=stream.id, counter=f"{stream.id}-{at % 3}", amount=Decimal("12.50"), reason=_REASON
+            )
+            for at in range(number)
+        ]
+        done = append(connection, stream, events, boundary=Boundary(query, (), (asked,)))
+        assert isinstance(done, Appended)
+        seen = done.version
 
     return once
 
@@ -159,7 +195,11 @@ _HEAD = ["durable, writers, events an append", "client", "appends/s", "ratio to 
 
 
 def measure(folder: Path, writers: Sequence[int], seconds: float, rounds: int) -> list[list[str]]:
-    clients: dict[str, Appender] = {"INSERT by psycopg": plain, "tailrace append": ours}
+    clients: dict[str, Appender] = {
+        "INSERT by psycopg": plain,
+        "tailrace append": ours,
+        "tailrace append inside a boundary": inside,
+    }
     if install_theirs(folder / "theirs"):
         clients[THEIRS[0].replace("==", " ")] = partial(theirs, folder=folder / "theirs")
     lines = []

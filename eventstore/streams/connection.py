@@ -26,8 +26,8 @@ _FORBIDDEN = "42501"
 # What an application that appends and loads needs.
 GRANTS: Final = (
     "GRANT USAGE ON SCHEMA tailrace TO {role};",
-    "GRANT EXECUTE ON FUNCTION tailrace.append_one, tailrace.append_many, tailrace.append_all,"
-    " tailrace.append_events, tailrace.put_snapshot TO {role};",
+    "GRANT EXECUTE ON FUNCTION tailrace.append_one, tailrace.append_many, tailrace.append_tagged,"
+    " tailrace.append_all, tailrace.append_once, tailrace.put_snapshot TO {role};",
     "GRANT SELECT ON tailrace.events, tailrace.snapshots, tailrace.tags, tailrace.tagged_events TO {role};",
 )
 

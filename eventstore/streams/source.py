@@ -23,6 +23,7 @@ from tailrace.eventstore.streams.rows import (
     TaggedRow,
 )
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.tagging import TAGS, TAGS_AND_ASKED, tagging
 
 AnyConnection: TypeAlias = "DatabaseConnection | Keeper"
 
@@ -34,15 +35,20 @@ _WRITE_MANY: Final = """
 SELECT tailrace.append_many(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), CAST(%(events)s AS jsonb),
     CAST(%(metadata)s AS jsonb))
 """
+_WRITE_TAGGED: Final = f"""
+SELECT failed, version
+FROM tailrace.append_tagged(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), CAST(%(events)s AS jsonb),
+    CAST(%(metadata)s AS jsonb), {TAGS_AND_ASKED})
+"""  # noqa: S608
 # The one that looks for the ids: those that were given may have been used before.
-_WRITE_ONCE: Final = """
+_WRITE_ONCE: Final = f"""
 SELECT outcome, stream_version
-FROM tailrace.append_events(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), CAST(%(events)s AS jsonb))
-"""
-_WRITE_ALL: Final = """
+FROM tailrace.append_once(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), CAST(%(events)s AS jsonb), {TAGS})
+"""  # noqa: S608
+_WRITE_ALL: Final = f"""
 SELECT failed, versions
-FROM tailrace.append_all(CAST(%(parts)s AS jsonb), CAST(%(metadata)s AS jsonb), CAST(%(asked)s AS jsonb))
-"""
+FROM tailrace.append_all(CAST(%(parts)s AS jsonb), CAST(%(metadata)s AS jsonb), {TAGS_AND_ASKED})
+"""  # noqa: S608
 _READ_TAGGED: Final = """
 SELECT * FROM tailrace.load_tagged(CAST(%(asked)s AS jsonb))
 """
@@ -106,15 +112,15 @@ class SourceStreams:
         self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
     ) -> tuple[Outcome, int]:
         parts = []
-        for kind, event_id, data, tags in rows:
-            about = {"type": kind.name, "schema_version": kind.version, "event_id": str(event_id)}
-            head = json.dumps({**about, "tags": tags} if tags else about)
+        for kind, event_id, data, _ in rows:
+            head = json.dumps({"type": kind.name, "schema_version": kind.version, "event_id": str(event_id)})
             parts.append(f'{head[:-1]}, "data": {data}, "metadata": {metadata}}}')
         values = {
             "category": stream.category,
             "stream": stream.id,
             "expected": expected,
             "events": f"[{', '.join(parts)}]",
+            **tagging([Part(stream, expected, rows)]),
         }
         ((outcome, version),) = run(self._connection, _WRITE_ONCE, values)
         return outcome, version
@@ -122,14 +128,27 @@ class SourceStreams:
     def write_all(
         self, parts: Sequence[Part], metadata: str, asked: Sequence[Asked] = ()
     ) -> tuple[int, list[int]]:
+        if len(parts) == 1 and parts[0].rows:
+            return self._write_tagged(parts[0], metadata, asked)
         texts = [
             f"[{json.dumps([stream.category, stream.id, expected])[1:-1]},{_events(rows)}]"
             for stream, expected, rows in parts
         ]
-        items = json.dumps([[each.tag, each.version, each.names or None, each.tags] for each in asked])
-        values = {"parts": f"[{','.join(texts)}]", "metadata": metadata, "asked": items}
+        values = {"parts": f"[{','.join(texts)}]", "metadata": metadata, **tagging(parts, asked)}
         ((failed, versions),) = run(self._connection, _WRITE_ALL, values)
         return failed, versions
+
+    def _write_tagged(self, part: Part, metadata: str, asked: Sequence[Asked]) -> tuple[int, list[int]]:
+        values = {
+            "category": part.stream.category,
+            "stream": part.stream.id,
+            "expected": part.expected,
+            "events": _events(part.rows),
+            "metadata": metadata,
+            **tagging([part], asked),
+        }
+        ((failed, version),) = run(self._connection, _WRITE_TAGGED, values)
+        return failed, [version]
 
     def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], Sequence[TaggedRow]]:
         items = json.dumps([[each.tag, each.names or None, each.tags] for each in asked])
@@ -181,10 +200,7 @@ class SourceStreams:
 
 
 def _events(rows: Sequence[NewRow]) -> str:
-    texts = [
-        f'[{_head(kind)},"{event_id}",{data}{"," + json.dumps(tags) if tags else ""}]'
-        for kind, event_id, data, tags in rows
-    ]
+    texts = [f'[{_head(kind)},"{event_id}",{data}]' for kind, event_id, data, _ in rows]
     return f"[{','.join(texts)}]"
 
 

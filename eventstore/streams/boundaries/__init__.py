@@ -1,5 +1,5 @@
 """Which events does a decision depend on, wherever they are, and what if there are more by the time it is written?
 
-A dynamic consistency boundary, as https://dcb.events has it, by heads of tags. May import models and the rows of
+A dynamic consistency boundary, as https://dcb.events has it, by heads of tags. May import models, loads and the rows of
 streams.
 """

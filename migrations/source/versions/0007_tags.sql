@@ -16,84 +16,108 @@ CREATE TABLE tailrace.tagged_events (
     PRIMARY KEY (tag, version)
 );
 
--- Take the tags of events that are about to be appended, and of those that were asked for. parts are those of append_streams, versions
--- where each of their streams will be.
+-- Take the tags of events that are about to be appended, and of those that were asked for.
 --
--- asked: array of [tag, version, types, tags]: what was read of a tag up to its version; of these types (null: of all), with all of
--- these tags. The result is 0, or the number of one of them, counted from 1, for which there is another event by now; nothing was
--- written then.
+-- names, steps: all of these tags, in the order of their bytes, each once; and of how many of the events each is (0: it is only asked for).
+-- Of each tag of each event: which of the names it is, the how manieth event of it, the part and the place in it where the event is, its
+-- type, and all of its tags as an array's text. Part number n is a stream, categories[n] and streams[n], of so many events before these.
+-- Of what was asked for: which of the names, the version that was seen, the types as an array's text (null: all), all tags likewise.
+--
+-- The result is 0, or the number of one that was asked for, counted from 1, for which there is another event by now; nothing was written
+-- then.
 --
 -- All tags are taken in one order everywhere, behind the heads of streams. One that was only asked for is held, too: nobody appends an
 -- event with it before the caller's transaction ends. Under READ COMMITTED the look for other events is a statement of its own, so it sees
 -- what was waited for; under REPEATABLE READ and SERIALIZABLE the server answers with a serialization failure (40001).
-CREATE FUNCTION tailrace.put_tags(parts jsonb, versions bigint[], asked jsonb) RETURNS integer
+CREATE FUNCTION tailrace.put_tags(
+    categories text[], streams text[], before bigint[], names text[], steps bigint[],
+    tag_of integer[], rank_of bigint[], part_of integer[], place_of bigint[], type_of text[], tags_of text[],
+    asked integer[], seen bigint[], asked_types text[], asked_tags text[]
+) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 AS $body$
 DECLARE
-    names  text[];
-    steps  bigint[];
-    before bigint[];
-    item   record;
+    taken   text[];
+    reached bigint[];
 BEGIN
-    SELECT array_agg(t.tag ORDER BY t.tag COLLATE "C"), array_agg(t.steps ORDER BY t.tag COLLATE "C") INTO names, steps
-    FROM (SELECT u.tag, sum(u.step)::bigint AS steps
-          FROM (SELECT t.tag, 1 AS step
-                FROM jsonb_array_elements(parts) AS p(part), jsonb_array_elements(p.part -> 3) AS n(event),
-                     jsonb_array_elements_text(n.event -> 4) AS t(tag)
-                UNION ALL
-                SELECT a.item ->> 0, 0 FROM jsonb_array_elements(asked) AS a(item)) AS u
-          GROUP BY u.tag) AS t;
-    IF names IS NULL THEN
-        RETURN 0;
-    END IF;
-
     WITH moved AS (
-        INSERT INTO tailrace.tags AS g (tag, version)
-        SELECT u.tag, u.step FROM unnest(names, steps) WITH ORDINALITY AS u(tag, step, place) ORDER BY u.place
+        INSERT INTO tailrace.tags AS g (tag, version) SELECT u.tag, u.step FROM unnest(names, steps) AS u(tag, step)
         ON CONFLICT (tag) DO UPDATE SET version = g.version + EXCLUDED.version
         RETURNING g.tag, g.version
     )
-    SELECT array_agg(m.version - u.step ORDER BY u.place) INTO before
-    FROM unnest(names, steps) WITH ORDINALITY AS u(tag, step, place) JOIN moved m ON m.tag = u.tag;
+    SELECT array_agg(m.tag ORDER BY m.tag COLLATE "C"), array_agg(m.version ORDER BY m.tag COLLATE "C")
+    INTO taken, reached FROM moved m;
+    IF taken IS DISTINCT FROM names THEN
+        RAISE EXCEPTION 'tags are given in the order of their bytes, each once';
+    END IF;
 
-    FOR item IN
-        SELECT a.place::integer AS place, a.item ->> 0 AS tag, (a.item ->> 1)::bigint AS version, a.item -> 2 AS types,
-               ARRAY(SELECT jsonb_array_elements_text(a.item -> 3)) AS tags
-        FROM jsonb_array_elements(asked) WITH ORDINALITY AS a(item, place)
-    LOOP
-        CONTINUE WHEN before[array_position(names, item.tag)] = item.version;
+    FOR n IN 1 .. cardinality(asked) LOOP
+        CONTINUE WHEN reached[asked[n]] - steps[asked[n]] = seen[n];
         PERFORM FROM tailrace.tagged_events e
-        WHERE e.tag = item.tag AND e.version > item.version AND (item.types = 'null'::jsonb OR item.types ? e.type)
-            AND e.tags @> item.tags
+        WHERE e.tag = names[asked[n]] AND e.version > seen[n]
+            AND (asked_types[n] IS NULL OR e.type = ANY (asked_types[n]::text[])) AND e.tags @> asked_tags[n]::text[]
         LIMIT 1;
         IF FOUND THEN
             UPDATE tailrace.tags g SET version = g.version - u.step
             FROM unnest(names, steps) AS u(tag, step) WHERE g.tag = u.tag AND u.step > 0;
-            RETURN item.place;
+            RETURN n;
         END IF;
     END LOOP;
 
     INSERT INTO tailrace.tagged_events (tag, version, category, stream, stream_version, type, tags)
-    SELECT e.tag, before[array_position(names, e.tag)] + row_number() OVER (PARTITION BY e.tag ORDER BY e.part, e.place),
-           e.category, e.stream, e.stream_version, e.type, e.tags
-    FROM (SELECT t.tag, p.place AS part, n.place, p.part ->> 0 AS category, p.part ->> 1 AS stream,
-                 versions[p.place] - jsonb_array_length(p.part -> 3) + n.place AS stream_version, n.event ->> 0 AS type,
-                 ARRAY(SELECT jsonb_array_elements_text(n.event -> 4)) AS tags
-          FROM jsonb_array_elements(parts) WITH ORDINALITY AS p(part, place),
-               jsonb_array_elements(p.part -> 3) WITH ORDINALITY AS n(event, place),
-               jsonb_array_elements_text(n.event -> 4) AS t(tag)) AS e;
+    SELECT names[u.tag], reached[u.tag] - steps[u.tag] + u.rank, categories[u.part], streams[u.part],
+           before[u.part] + u.place, u.type, u.tags::text[]
+    FROM unnest(tag_of, rank_of, part_of, place_of, type_of, tags_of) AS u(tag, rank, part, place, type, tags);
     RETURN 0;
 END
 $body$;
 
-REVOKE ALL ON FUNCTION tailrace.put_tags(jsonb, bigint[], jsonb) FROM PUBLIC;
+-- append_many with tags, as put_tags has them. failed: 0, and version is that of the last event; 1: the stream is not where it was
+-- expected, but at version; behind that, the number of one that was asked for, whose tag is at version.
+CREATE FUNCTION tailrace.append_tagged(
+    in_category text, in_stream text, expected bigint, events jsonb, in_metadata jsonb, names text[], steps bigint[],
+    tag_of integer[], rank_of bigint[], part_of integer[], place_of bigint[], type_of text[], tags_of text[],
+    asked integer[], seen bigint[], asked_types text[], asked_tags text[], OUT failed integer, OUT version bigint
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $body$
+DECLARE
+    count_new bigint := jsonb_array_length(events);
+BEGIN
+    failed := 0;
+    version := tailrace.move_head(in_category, in_stream, expected, count_new);
+    IF version <= 0 THEN
+        failed := 1;
+        version := -version;
+        RETURN;
+    END IF;
+    IF cardinality(names) > 0 THEN
+        failed := tailrace.put_tags(
+            ARRAY[in_category], ARRAY[in_stream], ARRAY[version - count_new], names, steps, tag_of, rank_of, part_of, place_of,
+            type_of, tags_of, asked, seen, asked_types, asked_tags);
+    END IF;
+    IF failed > 0 THEN
+        UPDATE tailrace.streams s SET version = s.version - count_new
+        WHERE s.category = in_category AND s.stream = in_stream;
+        SELECT g.version INTO version FROM tailrace.tags g WHERE g.tag = names[asked[failed]];
+        failed := failed + 1;
+        RETURN;
+    END IF;
+    INSERT INTO tailrace.events
+        (category, stream, version, type, schema_version, data, metadata, event_id, recorded_at)
+    SELECT in_category, in_stream, append_tagged.version - count_new + n.place, n.event ->> 0, (n.event ->> 1)::integer,
+           n.event -> 3, in_metadata, (n.event ->> 2)::uuid, clock_timestamp()
+    FROM jsonb_array_elements(events) WITH ORDINALITY AS n(event, place);
+END
+$body$;
 
--- append_streams of migration 4, which earlier releases call, with tags: of events, as a fifth part of each, and those that were asked
--- for, as put_tags has them.
---
--- failed: 0; the number of a part; or, behind the parts, that of one that was asked for: then versions[1] is where its tag is.
+-- append_streams of migration 4, which earlier releases call, with tags, as put_tags has them. failed goes on behind the parts with those that
+-- were asked for: then versions[1] is where its tag is.
 CREATE FUNCTION tailrace.append_all(
-    parts jsonb, in_metadata jsonb, asked jsonb, OUT failed integer, OUT versions bigint[]
+    parts jsonb, in_metadata jsonb, names text[], steps bigint[],
+    tag_of integer[], rank_of bigint[], part_of integer[], place_of bigint[], type_of text[], tags_of text[],
+    asked integer[], seen bigint[], asked_types text[], asked_tags text[], OUT failed integer, OUT versions bigint[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -132,10 +156,14 @@ BEGIN
         EXIT WHEN failed > 0;
     END LOOP;
 
-    IF failed = 0 THEN
-        failed := tailrace.put_tags(parts, versions, asked);
+    IF failed = 0 AND cardinality(names) > 0 THEN
+        SELECT tailrace.put_tags(
+                   array_agg(p.part ->> 0 ORDER BY p.place), array_agg(p.part ->> 1 ORDER BY p.place),
+                   array_agg(versions[p.place] - jsonb_array_length(p.part -> 3) ORDER BY p.place), names, steps, tag_of,
+                   rank_of, part_of, place_of, type_of, tags_of, asked, seen, asked_types, asked_tags)
+        INTO failed FROM jsonb_array_elements(parts) WITH ORDINALITY AS p(part, place);
         IF failed > 0 THEN
-            SELECT g.version INTO head FROM tailrace.tags g WHERE g.tag = asked -> (failed - 1) ->> 0;
+            SELECT g.version INTO head FROM tailrace.tags g WHERE g.tag = names[asked[failed]];
             failed := failed + jsonb_array_length(parts);
         END IF;
     END IF;
@@ -158,11 +186,10 @@ BEGIN
 END
 $body$;
 
-REVOKE ALL ON FUNCTION tailrace.append_all(jsonb, jsonb, jsonb) FROM PUBLIC;
-
--- append_events of migration 2, whose events may have "tags".
-CREATE OR REPLACE FUNCTION tailrace.append_events(
-    in_category text, in_stream text, expected bigint, events jsonb,
+-- append_events of migration 2, which earlier releases call, with tags, as put_tags has them.
+CREATE FUNCTION tailrace.append_once(
+    in_category text, in_stream text, expected bigint, events jsonb, names text[], steps bigint[],
+    tag_of integer[], rank_of bigint[], part_of integer[], place_of bigint[], type_of text[], tags_of text[],
     OUT outcome text, OUT stream_version bigint
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -203,13 +230,10 @@ BEGIN
         RETURN;
     END IF;
 
-    IF jsonb_path_exists(events, '$[*].tags[*]') THEN
+    IF cardinality(names) > 0 THEN
         PERFORM tailrace.put_tags(
-            jsonb_build_array(jsonb_build_array(in_category, in_stream, 0, (
-                SELECT jsonb_agg(jsonb_build_array(n.event -> 'type', 0, '', 0, coalesce(n.event -> 'tags', '[]'))
-                                 ORDER BY n.ordinality)
-                FROM jsonb_array_elements(events) WITH ORDINALITY AS n(event, ordinality)))),
-            ARRAY[stream_version + count_new], '[]');
+            ARRAY[in_category], ARRAY[in_stream], ARRAY[stream_version], names, steps, tag_of, rank_of, part_of, place_of,
+            type_of, tags_of, '{}', '{}', '{}', '{}');
     END IF;
     INSERT INTO tailrace.events
         (category, stream, version, type, schema_version, data, metadata, event_id, recorded_at)
@@ -223,6 +247,8 @@ BEGIN
     outcome := 'appended';
 END
 $body$;
+
+REVOKE ALL ON FUNCTION tailrace.put_tags, tailrace.append_tagged, tailrace.append_all, tailrace.append_once FROM PUBLIC;
 
 -- The events that are asked for, and in front of them, without a type, the version of each tag: all as one snapshot has it. asked: array of
 -- [tag, types, tags] as above. An event that is asked for twice, by different tags, comes twice.
@@ -261,7 +287,7 @@ DECLARE
 BEGIN
     FOR statement IN
         SELECT format(g.command, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END)
-        FROM (SELECT 'GRANT EXECUTE ON FUNCTION tailrace.append_all TO %s', a.grantee, a.privilege_type, p.proowner
+        FROM (SELECT 'GRANT EXECUTE ON FUNCTION tailrace.append_tagged, tailrace.append_all, tailrace.append_once TO %s', a.grantee, a.privilege_type, p.proowner
               FROM pg_proc p, aclexplode(p.proacl) a WHERE p.oid = 'tailrace.append_streams'::regproc
               UNION ALL
               SELECT 'GRANT SELECT ON tailrace.tags, tailrace.tagged_events TO %s', a.grantee, a.privilege_type, c.relowner

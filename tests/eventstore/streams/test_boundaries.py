@@ -40,7 +40,8 @@ from tailrace.eventstore.streams import (
 )
 from tailrace.eventstore.streams.models.event_types import tags_of
 from tailrace.eventstore.streams.models.tags import tagged_fields
-from tailrace.eventstore.streams.source import AnyConnection
+from tailrace.eventstore.streams.rows import EventType, NewRow
+from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.testing import MemoryStreams
 
 
@@ -272,11 +273,11 @@ def test_events_of_earlier_versions_are_found_as_todays(database: str) -> None:
     install(database)
     with psycopg.connect(database) as connection:
         for name, data, tags in (
-            ("renamed_tag", '{"name": "p"}', '["who:p"]'),
-            ("two_in_one", '{"room": "r", "who": "p"}', '["room:r", "who:p"]'),
+            ("renamed_tag", '{"name": "p"}', ("who:p",)),
+            ("two_in_one", '{"room": "r", "who": "p"}', ("room:r", "who:p")),
         ):
-            part = f'[["old", "1", -1, [["{name}", 1, "{uuid4()}", {data}, {tags}]]]]'
-            connection.execute("SELECT tailrace.append_all(%s, '{}', '[]')", [part])
+            row = NewRow(EventType(name, 1), uuid4(), data, tags)
+            assert keeper_of(connection).write(Stream("old", "1"), -1, [row], "{}") > 0
         whole = load_boundary(connection, Query(Renamed, who="p"))
         assert [each.data for each in whole.events] == [Renamed(person="p")] * 2
         (closed,) = load_boundary(connection, Query(Closed, room="r")).events
