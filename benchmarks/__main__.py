@@ -21,6 +21,7 @@ MODULES = (
     "cdc.size",
     "eventstore.consume",
     "eventstore.compaction",
+    "projections.check",
     "projections.rebuild",
     "projections.incremental",
     "projections.freshness",

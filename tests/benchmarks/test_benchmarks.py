@@ -27,6 +27,7 @@ SMALLEST = {
     "append": ["--changes", "500", "--small", "3"],
     "size": ["--transactions", "20"],
     "consume": ["--changes", "500", "--events", "20", "--backlog", "500", "--follow", "3"],
+    "check": ["--definitions", "2"],
     "rebuild": ["--events", "2000", "--wide", "1000"],
     "incremental": ["--rows", "3000", "--large", "2000"],
     "freshness": ["--rows", "3000", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
@@ -46,10 +47,11 @@ LINES = {
     "debezium_latency": 3,
     "decode": 2,
     "envelopes": 5,
-    "domain_events": 24,
+    "domain_events": 32,
     "append": 6,
     "size": 6,
     "consume": 5,
+    "check": 2,
     "rebuild": 22,  # two tables
     "incremental": 18,  # two tables
     "freshness": 1,
