@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.scale import Scale
-from tests.projections.meaning.cases import cases
+from tests.fixtures.spark import interpreted
+from tests.projections.meaning.cases import Case, cases
 from tests.projections.meaning.oracle import Answer, Projected, answers_of_postgres, fill_table
+from tests.projections.meaning.random_queries import COLUMNS, queries
 from tests.support.capturing import Site, init_and_capture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+AT_ONCE = 40  # random queries
 _NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 
 
@@ -42,6 +46,32 @@ def test_a_query_means_what_it_means_in_postgres_or_is_refused(
     print(Counter(outcomes.values()))
     wrong = [name for name, each in outcomes.items() if each == "different"]
     assert {name: words(name, expected, found) for name in wrong} == {}
+
+
+def test_a_random_query_means_what_it_means_in_postgres_or_is_refused(
+    captured: Site, spark: SparkSession, tmp_path: Path, scale: Scale
+) -> None:
+    seed = scale.pick(smoke=3, full=random.randrange(10**9))
+    used = tuple(COLUMNS)
+    counted: Counter[str] = Counter()
+    different: dict[str, str] = {}
+    with captured.open() as store:
+        here = Projected(spark, store, tmp_path)
+        for at in range(scale.pick(smoke=1, full=50)):
+            drawn = [Case(text, used, text, text) for text in queries(seed + at, AT_ONCE)]
+            expected = answers_of_postgres(captured.dsn, drawn)
+            chosen = [case for case in drawn if expected[case.name].rows is not None]
+            assert len(chosen) > 0.9 * AT_ONCE, "Postgres takes most of what is drawn"
+            with interpreted(spark):
+                found = here.answers(chosen)
+            outcomes = {case.name: outcome(expected[case.name], found[case.name]) for case in chosen}
+            counted.update(outcomes.values())
+            different |= {
+                name: words(name, expected, found) for name, each in outcomes.items() if each == "different"
+            }
+    print(f"seed {seed}: {dict(counted)}")
+    assert different == {}, f"seed {seed}"
+    assert counted["equal"] > counted["refused"], "most of what is tried can be computed"
 
 
 def outcome(expected: Answer, found: Answer) -> str:
