@@ -109,18 +109,24 @@ class KafkaCluster:
             admin.close()
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The number of the node that leads a partition, whose replicas are all in step: any of them may go."""
+        """The number of the node that leads a partition, once all replicas of all topics are in step: any node may go,
+        and two are left of each."""
         found: list[int] = []
 
         def settled() -> bool:
             with suppress(KafkaError, OSError):
                 admin = KafkaAdminClient(bootstrap_servers=self.brokers)
                 try:
-                    (described,) = admin.describe_topics([topic])
+                    described = admin.describe_topics(admin.list_topics())
                 finally:
                     admin.close()
-                (one,) = (each for each in described["partitions"] if each["partition_index"] == partition)
-                found[:] = [one["leader_id"]] if len(one["isr_nodes"]) == len(NODES) else []
+                every = {
+                    (each["name"], one["partition_index"]): one
+                    for each in described
+                    for one in each["partitions"]
+                }
+                settled = all(len(one["isr_nodes"]) == len(NODES) for one in every.values())
+                found[:] = [every[topic, partition]["leader_id"]] if settled else []
             return bool(found)
 
         assert wait_until(settled, _SECONDS), "a partition has no leader, or a replica is not in step"

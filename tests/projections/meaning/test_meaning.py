@@ -52,16 +52,17 @@ def test_a_random_query_means_what_it_means_in_postgres_or_is_refused(
     captured: Site, spark: SparkSession, tmp_path: Path, scale: Scale
 ) -> None:
     seed = scale.pick(smoke=3, full=random.randrange(10**9))
+    rounds = scale.pick(smoke=1, full=50)
     used = tuple(COLUMNS)
     counted: Counter[str] = Counter()
     different: dict[str, str] = {}
     with captured.open() as store:
         here = Projected(spark, store, tmp_path)
-        for at in range(scale.pick(smoke=1, full=50)):
+        for at in range(rounds):
             drawn = [Case(text, used, text, text) for text in queries(seed + at, AT_ONCE)]
             expected = answers_of_postgres(captured.dsn, drawn)
             chosen = [case for case in drawn if expected[case.name].rows is not None]
-            assert len(chosen) > 0.9 * AT_ONCE, "Postgres takes most of what is drawn"
+            counted["of Postgres"] += len(chosen)
             with interpreted(spark):
                 found = here.answers(chosen)
             outcomes = {case.name: outcome(expected[case.name], found[case.name]) for case in chosen}
@@ -71,6 +72,7 @@ def test_a_random_query_means_what_it_means_in_postgres_or_is_refused(
             }
     print(f"seed {seed}: {dict(counted)}")
     assert different == {}, f"seed {seed}"
+    assert counted["of Postgres"] > 0.8 * rounds * AT_ONCE, "it takes most of what is drawn"
     assert counted["equal"] > counted["refused"], "most of what is tried can be computed"
 
 
