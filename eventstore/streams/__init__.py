@@ -12,6 +12,7 @@ Events reach the log through the write-ahead log like every other change: no sec
 and the event of one transaction are in one epoch. May import model, disclosure and errors.
 """
 
+from tailrace.eventstore.streams import aio
 from tailrace.eventstore.streams.append import append
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, load_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
@@ -60,6 +61,7 @@ __all__ = [
     "Rejected",
     "Stream",
     "Tag",
+    "aio",
     "append",
     "append_all",
     "context",

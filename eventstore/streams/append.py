@@ -7,12 +7,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.event_ids import new_ids
 from tailrace.eventstore.streams.models.event_types import codec_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
-from tailrace.eventstore.streams.rows import NewRow, Part
+from tailrace.eventstore.streams.rows import Keeper, NewRow, Part
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
@@ -41,10 +42,22 @@ def append(
     other events, or ids with a boundary;
     OperatorError when schema tailrace is missing. Other errors of the server are those of the caller's library.
     """
+    return finish(appending(keeper_of(connection), stream, events, expected, metadata, event_ids, boundary))
+
+
+async def appending(
+    keeper: Keeper,
+    stream: Stream,
+    events: Sequence[object],
+    expected: int | Expected = ANY,
+    metadata: Mapping[str, Any] | None = None,
+    event_ids: Sequence[UUID] | None = None,
+    boundary: Boundary | None = None,
+) -> Appended | Conflict:
+    """``append``, where something keeps the streams."""
     rows = new_rows(events, event_ids)
     number = expected_number(expected)
     about = metadata_json(metadata)
-    keeper = keeper_of(connection)
     ids = tuple(row.event_id for row in rows)
     if boundary is not None:
         if event_ids is not None:
@@ -52,14 +65,14 @@ def append(
                 "event ids and a boundary cannot be given together",
                 hint="a retry finds its own events inside the boundary, when it is read again",
             )
-        failed, (version,) = keeper.write_all([Part(stream, number, rows)], about, boundary.asked)
+        failed, (version,) = await keeper.write_all([Part(stream, number, rows)], about, boundary.asked)
         if failed > 1:
             return boundary.conflict(failed - 2, version)
         return Conflict(version, expected, stream) if failed else Appended(version, ids)
     if event_ids is None:
-        reached = keeper.write(stream, number, rows, about)
+        reached = await keeper.write(stream, number, rows, about)
         return Appended(reached, ids) if reached > 0 else Conflict(-reached, expected, stream)
-    outcome, version = keeper.write_once(stream, number, rows, about)
+    outcome, version = await keeper.write_once(stream, number, rows, about)
     if outcome == "conflict":
         return Conflict(version, expected, stream)
     if outcome == "reused":

@@ -15,9 +15,11 @@ from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, TextClause
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
     from sqlalchemy.orm import Session
 
 DatabaseConnection: TypeAlias = "psycopg.Connection[Any] | Connection | Session"
+AsyncDatabaseConnection: TypeAlias = "psycopg.AsyncConnection[Any] | AsyncConnection | AsyncSession"
 
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _NOT_INSTALLED = {"42883", "3F000", "42P01"}  # no such function, schema, table
@@ -47,6 +49,27 @@ def run(
             return cursor.execute(query, values).fetchall()
     except psycopg.Error as error:
         raise _translate(error.sqlstate) or error from None
+
+
+async def run_async(
+    connection: AsyncDatabaseConnection, query: LiteralString, values: Mapping[str, object]
+) -> Sequence[tuple[Any, ...]]:
+    """``run`` on a connection that is awaited."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        try:
+            async with connection.cursor(row_factory=tuple_row) as cursor:
+                return await (await cursor.execute(query, values)).fetchall()
+        except psycopg.Error as error:
+            raise _translate(error.sqlstate) or error from None
+    if "sqlalchemy.ext.asyncio" in sys.modules:
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+        if isinstance(connection, (AsyncConnection, AsyncSession)):
+            return await connection.run_sync(_run_on_sqlalchemy, query, values)
+    raise UsageError(
+        f"a {type(connection).__name__} is not a connection that is awaited",
+        hint="pass a psycopg AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession",
+    )
 
 
 def _run_on_sqlalchemy(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Generic
 from uuid import UUID
 
+from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.models.event_types import Model
 from tailrace.eventstore.streams.models.upcasters import Place, read_events
-from tailrace.eventstore.streams.rows import EventType, Row
+from tailrace.eventstore.streams.rows import EventType, Keeper, Row
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
@@ -45,7 +46,18 @@ def load(
     Sees what the caller's transaction sees, its own appends included. Raises UsageError when an event's name is not
     declared, IntegrityError when its data do not fit the model, OperatorError when schema tailrace is missing.
     """
-    rows = keeper_of(connection).read(stream, from_version, to_version)
+    return finish(loading(keeper_of(connection), stream, from_version, to_version, until))
+
+
+async def loading(
+    keeper: Keeper,
+    stream: Stream,
+    from_version: int = 1,
+    to_version: int | None = None,
+    until: datetime | None = None,
+) -> list[Recorded[Any]]:
+    """``load``, where something keeps the streams."""
+    rows = await keeper.read(stream, from_version, to_version)
     return [each for row in up_to(rows, until) for each in recorded(stream, row)]
 
 
@@ -60,10 +72,25 @@ def load_all(
     """
     keeper = keeper_of(connection)
     after = ("", 0)
-    while rows := keeper.scan(category, prefix, after, page):
-        for id, row in rows:
-            yield from recorded(Stream(category, id), row)
+    while rows := finish(keeper.scan(category, prefix, after, page)):
+        yield from _recorded_page(category, rows)
         after = (rows[-1][0], rows[-1][1].version)
+
+
+async def loading_all(
+    keeper: Keeper, category: str, prefix: str = "", page: int = 1000
+) -> AsyncIterator[Recorded[Any]]:
+    """``load_all``, where something keeps the streams."""
+    after = ("", 0)
+    while rows := await keeper.scan(category, prefix, after, page):
+        for each in _recorded_page(category, rows):
+            yield each
+        after = (rows[-1][0], rows[-1][1].version)
+
+
+def _recorded_page(category: str, rows: Sequence[tuple[str, Row]]) -> Iterator[Recorded[Any]]:
+    for id, row in rows:
+        yield from recorded(Stream(category, id), row)
 
 
 def up_to(rows: Iterable[Row], until: datetime | None) -> Iterable[Row]:

@@ -78,39 +78,39 @@ Outcome = Literal["appended", "repeated", "conflict", "reused"]
 @runtime_checkable
 class Keeper(Protocol):
     """Keeps streams, within a transaction of its own or the caller's. ``expected`` is a version, or a value of
-    ``Expected``."""
+    ``Expected``. One that blocks never waits in its coroutines."""
 
-    def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
+    async def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
         """Append rows with new ids. Above 0: the version of the last one. Otherwise nothing was written, and the stream
         is at minus the result."""
 
-    def write_once(
+    async def write_once(
         self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
     ) -> tuple[Outcome, int]:
         """Append rows unless these very ones, by their ids, are there. With the version of the last one, or where the
         stream is."""
 
-    def write_all(
+    async def write_all(
         self, parts: Sequence[Part], metadata: str, asked: Sequence[Asked] = ()
     ) -> tuple[int, list[int]]:
         """Append to several streams, all or nothing. With 0 and the versions of each; or with the number of a part,
         counted from 1, whose stream is not where it was expected, and where it is; or, counted on, with that of one
         that was ``asked`` for and has another event by now, and where its tag is."""
 
-    def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], Sequence[TaggedRow]]:
+    async def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], Sequence[TaggedRow]]:
         """The versions of the tags, and the events of them that are asked for, whatever their version, each at least
         once: all as they are at one moment."""
 
-    def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
+    async def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
         """The stream's rows from a version on, up to another, in order."""
 
-    def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
+    async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
         """The snapshot of this code, and the rows behind it; without one all."""
 
-    def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+    async def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
         """Take the place of the stream's snapshot, unless that is of the same code and later."""
 
-    def scan(
+    async def scan(
         self, category: str, prefix: str, after: tuple[str, int], limit: int
     ) -> Sequence[tuple[str, Row]]:
         """Rows of the category's streams whose ids begin with ``prefix``, behind a stream's version: with the streams'

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.append import EVENTS_MAX, expected_number, new_rows
+from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
-from tailrace.eventstore.streams.rows import Part
+from tailrace.eventstore.streams.rows import Keeper, Part
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
@@ -44,12 +45,23 @@ def append_all(
 
     Raises UsageError for a stream that is named twice, too many streams or events, and what ``append`` raises it for.
     """
+    return finish(appending_all(keeper_of(connection), appends, guards, metadata, boundary))
+
+
+async def appending_all(
+    keeper: Keeper,
+    appends: Sequence[AppendTo],
+    guards: Mapping[Stream, int | Expected] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    boundary: Boundary | None = None,
+) -> tuple[Appended, ...] | Conflict:
+    """``append_all``, where something keeps the streams."""
     parts = [Part(each.stream, expected_number(each.expected), new_rows(each.events)) for each in appends]
     checks = [Part(stream, expected_number(expected), ()) for stream, expected in (guards or {}).items()]
     _check(parts, checks)
     asked = () if boundary is None else boundary.asked
     every = [*parts, *checks]
-    failed, versions = keeper_of(connection).write_all(every, metadata_json(metadata), asked)
+    failed, versions = await keeper.write_all(every, metadata_json(metadata), asked)
     if boundary is not None and failed > len(every):
         return boundary.conflict(failed - len(every) - 1, versions[0])
     if failed:

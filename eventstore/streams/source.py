@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, LiteralString, TypeAlias
 from uuid import UUID
 
 import psycopg
 
-from tailrace.eventstore.streams.connection import DatabaseConnection, run
+from tailrace.eventstore.streams.connection import (
+    AsyncDatabaseConnection,
+    DatabaseConnection,
+    run,
+    run_async,
+)
 from tailrace.eventstore.streams.rows import (
     Asked,
     EventType,
@@ -26,6 +31,9 @@ from tailrace.eventstore.streams.stream import Stream
 from tailrace.eventstore.streams.tagging import TAGS, TAGS_AND_ASKED, tagging
 
 AnyConnection: TypeAlias = "DatabaseConnection | Keeper"
+AnyAsyncConnection: TypeAlias = "AsyncDatabaseConnection | Keeper"
+Ask: TypeAlias = Callable[[LiteralString, Mapping[str, object]], Awaitable[Sequence[tuple[Any, ...]]]]
+"""Gives the rows of a statement with parameters."""
 
 _WRITE_ONE: Final = """
 SELECT tailrace.append_one(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), %(type)s,
@@ -73,20 +81,31 @@ def keeper_of(connection: AnyConnection) -> Keeper:
     """What keeps the streams: a keeper itself, or those of the database that it is connected to."""
     if not isinstance(connection, psycopg.Connection) and isinstance(connection, Keeper):
         return connection
-    return SourceStreams(connection)
+
+    async def ask(query: LiteralString, values: Mapping[str, object]) -> Sequence[tuple[Any, ...]]:
+        return run(connection, query, values)
+
+    return SourceStreams(ask)
+
+
+def async_keeper_of(connection: AnyAsyncConnection) -> Keeper:
+    """The same for a connection that is awaited."""
+    if not isinstance(connection, psycopg.AsyncConnection) and isinstance(connection, Keeper):
+        return connection
+    return SourceStreams(functools.partial(run_async, connection))
 
 
 class SourceStreams:
     """``Keeper`` in the tables of schema ``tailrace``."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_ask",)
 
-    def __init__(self, connection: DatabaseConnection) -> None:
-        self._connection = connection
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
 
-    def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
+    async def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
         if any(row.tags for row in rows):
-            failed, (version,) = self.write_all([Part(stream, expected, rows)], metadata)
+            failed, (version,) = await self.write_all([Part(stream, expected, rows)], metadata)
             return -version if failed else version
         values: dict[str, object] = {
             "category": stream.category,
@@ -102,13 +121,13 @@ class SourceStreams:
                 "data": data,
                 "id": str(event_id),
             }
-            ((reached,),) = run(self._connection, _WRITE_ONE, values)
+            ((reached,),) = await self._ask(_WRITE_ONE, values)
         else:
             values["events"] = _events(rows)
-            ((reached,),) = run(self._connection, _WRITE_MANY, values)
+            ((reached,),) = await self._ask(_WRITE_MANY, values)
         return int(reached)
 
-    def write_once(
+    async def write_once(
         self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
     ) -> tuple[Outcome, int]:
         parts = []
@@ -122,23 +141,23 @@ class SourceStreams:
             "events": f"[{', '.join(parts)}]",
             **tagging([Part(stream, expected, rows)]),
         }
-        ((outcome, version),) = run(self._connection, _WRITE_ONCE, values)
+        ((outcome, version),) = await self._ask(_WRITE_ONCE, values)
         return outcome, version
 
-    def write_all(
+    async def write_all(
         self, parts: Sequence[Part], metadata: str, asked: Sequence[Asked] = ()
     ) -> tuple[int, list[int]]:
         if len(parts) == 1 and parts[0].rows:
-            return self._write_tagged(parts[0], metadata, asked)
+            return await self._write_tagged(parts[0], metadata, asked)
         texts = [
             f"[{json.dumps([stream.category, stream.id, expected])[1:-1]},{_events(rows)}]"
             for stream, expected, rows in parts
         ]
         values = {"parts": f"[{','.join(texts)}]", "metadata": metadata, **tagging(parts, asked)}
-        ((failed, versions),) = run(self._connection, _WRITE_ALL, values)
+        ((failed, versions),) = await self._ask(_WRITE_ALL, values)
         return failed, versions
 
-    def _write_tagged(self, part: Part, metadata: str, asked: Sequence[Asked]) -> tuple[int, list[int]]:
+    async def _write_tagged(self, part: Part, metadata: str, asked: Sequence[Asked]) -> tuple[int, list[int]]:
         values = {
             "category": part.stream.category,
             "stream": part.stream.id,
@@ -147,36 +166,36 @@ class SourceStreams:
             "metadata": metadata,
             **tagging([part], asked),
         }
-        ((failed, version),) = run(self._connection, _WRITE_TAGGED, values)
+        ((failed, version),) = await self._ask(_WRITE_TAGGED, values)
         return failed, [version]
 
-    def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], Sequence[TaggedRow]]:
+    async def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], Sequence[TaggedRow]]:
         items = json.dumps([[each.tag, each.names or None, each.tags] for each in asked])
         versions, rows = dict[str, int](), list[TaggedRow]()
-        for tag, version, category, stream, *row in run(self._connection, _READ_TAGGED, {"asked": items}):
+        for tag, version, category, stream, *row in await self._ask(_READ_TAGGED, {"asked": items}):
             if stream is None:
                 versions[tag] = version
             else:
                 rows.append(TaggedRow(tag, version, Stream(category, stream), _row(tuple(row))))
         return versions, rows
 
-    def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
+    async def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
         values = {
             "category": stream.category,
             "stream": stream.id,
             "from_version": from_version,
             "to_version": _LAST if to_version is None else to_version,
         }
-        return [_row(row) for row in run(self._connection, _READ, values)]
+        return [_row(row) for row in await self._ask(_READ, values)]
 
-    def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
+    async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
         values = {"category": stream.category, "stream": stream.id, "code": code}
-        rows = run(self._connection, _READ_TAIL, values)
+        rows = await self._ask(_READ_TAIL, values)
         if rows and rows[0][1] is None:
             return Snapshot(rows[0][0], rows[0][3]), [_row(row) for row in rows[1:]]
         return None, [_row(row) for row in rows]
 
-    def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+    async def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
         values = {
             "category": stream.category,
             "stream": stream.id,
@@ -184,9 +203,9 @@ class SourceStreams:
             "code": code,
             "state": snapshot.state,
         }
-        run(self._connection, _WRITE_SNAPSHOT, values)
+        await self._ask(_WRITE_SNAPSHOT, values)
 
-    def scan(
+    async def scan(
         self, category: str, prefix: str, after: tuple[str, int], limit: int
     ) -> Sequence[tuple[str, Row]]:
         values = {
@@ -196,7 +215,7 @@ class SourceStreams:
             "version": after[1],
             "limit": limit,
         }
-        return [(row[0], _row(row[1:])) for row in run(self._connection, _SCAN, values)]
+        return [(row[0], _row(row[1:])) for row in await self._ask(_SCAN, values)]
 
 
 def _events(rows: Sequence[NewRow]) -> str:

@@ -25,11 +25,11 @@ class MemoryStreams:
         self._tagged: dict[str, list[tuple[Stream, Row, tuple[str, ...]]]] = {}
         self._snapshots: dict[Stream, tuple[Snapshot, str]] = {}
 
-    def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
-        failed, (version,) = self.write_all([Part(stream, expected, rows)], metadata)
+    async def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
+        failed, (version,) = await self.write_all([Part(stream, expected, rows)], metadata)
         return -version if failed else version
 
-    def write_once(
+    async def write_once(
         self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
     ) -> tuple[Outcome, int]:
         ids = [row.event_id for row in rows]
@@ -40,10 +40,10 @@ class MemoryStreams:
                 return "repeated", found[-1]
             if any(row.event_id in set(ids) for others in self._streams.values() for row in others):
                 return "reused", len(there)
-            reached = self.write(stream, expected, rows, metadata)
+            reached = await self.write(stream, expected, rows, metadata)
         return ("appended", reached) if reached > 0 else ("conflict", -reached)
 
-    def write_all(
+    async def write_all(
         self, parts: Sequence[Part], metadata: str, asked: Sequence[Asked] = ()
     ) -> tuple[int, list[int]]:
         with self._lock:
@@ -65,7 +65,7 @@ class MemoryStreams:
                         self._tagged.setdefault(tag, []).append((stream, kept[-1], tags))
             return 0, [len(self._streams[part.stream]) for part in parts]
 
-    def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], list[TaggedRow]]:
+    async def read_tagged(self, asked: Sequence[Asked]) -> tuple[Mapping[str, int], list[TaggedRow]]:
         with self._lock:
             rows = [
                 TaggedRow(each.tag, version, stream, row)
@@ -75,24 +75,26 @@ class MemoryStreams:
             ]
             return {each.tag: len(self._tagged.get(each.tag, [])) for each in asked}, rows
 
-    def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> list[Row]:
+    async def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> list[Row]:
         with self._lock:
             return self._streams.get(stream, [])[max(0, from_version - 1) : to_version]
 
-    def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, list[Row]]:
+    async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, list[Row]]:
         with self._lock:
             snapshot, whose = self._snapshots.get(stream, (None, ""))
             if snapshot is None or whose != code:
-                return None, self.read(stream, 1)
-            return snapshot, self.read(stream, snapshot.version + 1)
+                return None, await self.read(stream, 1)
+            return snapshot, await self.read(stream, snapshot.version + 1)
 
-    def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+    async def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
         with self._lock:
             before, whose = self._snapshots.get(stream, (None, ""))
             if before is None or whose != code or before.version < snapshot.version:
                 self._snapshots[stream] = (snapshot, code)
 
-    def scan(self, category: str, prefix: str, after: tuple[str, int], limit: int) -> list[tuple[str, Row]]:
+    async def scan(
+        self, category: str, prefix: str, after: tuple[str, int], limit: int
+    ) -> list[tuple[str, Row]]:
         with self._lock:
             rows = [
                 (stream.id, row)

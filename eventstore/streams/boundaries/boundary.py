@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.load import Recorded, recorded
 from tailrace.eventstore.streams.outcomes import Conflict
-from tailrace.eventstore.streams.rows import Asked, TaggedRow
+from tailrace.eventstore.streams.rows import Asked, Keeper, TaggedRow
 from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 
 
@@ -34,8 +35,13 @@ class Boundary:
 def load_boundary(connection: AnyConnection, query: Query) -> Boundary:
     """Read the events that a query asks for, wherever they are. Sees what the caller's transaction sees. Raises what
     ``load`` raises."""
+    return finish(loading_boundary(keeper_of(connection), query))
+
+
+async def loading_boundary(keeper: Keeper, query: Query) -> Boundary:
+    """``load_boundary``, where something keeps the streams."""
     asked = [Asked(item.tags[0], 0, item.names, item.tags) for item in query.items]
-    versions, rows = keeper_of(connection).read_tagged(asked)
+    versions, rows = await keeper.read_tagged(asked)
     events = tuple(
         each for row in in_order(rows) for each in recorded(row.stream, row.row) if query.matches(each.data)
     )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.streams.append import new_rows
-from tailrace.eventstore.streams.boundaries.boundary import load_boundary
+from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.boundaries.boundary import loading_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AggregateBehaviour, AnyAggregate
 from tailrace.eventstore.streams.deciding.decider import Behaviour, Command, Decider, Event, State
 from tailrace.eventstore.streams.deciding.snapshots import UNREADABLE
 from tailrace.eventstore.streams.deciding.transactions import (
+    BLOCKING,
     TransactionOwner,
-    commit,
+    Way,
+    committing,
     owns_transactions,
 )
 from tailrace.eventstore.streams.load import up_to
@@ -123,11 +127,31 @@ def handle(
     stream = Stream(behaviour.category, id)
     about = metadata_json(metadata)
     if owns_transactions(target):
-        done, position = commit(
-            target, lambda connection: _handle(keeper_of(connection), behaviour, stream, command, about)
-        )
-        return Committed(done.state, done.events, done.version, position)
-    return _handle(keeper_of(cast("AnyConnection", target)), behaviour, stream, command, about)
+        work = partial(_handle_on, behaviour, stream, command, about)
+        return finish(committed(BLOCKING, target, lambda connection: work(keeper_of(connection))))
+    return finish(_handle_on(behaviour, stream, command, about, keeper_of(cast("AnyConnection", target))))
+
+
+async def handling(
+    keeper: Keeper,
+    decider: Decider[Any, Any, Any] | type[Aggregate],
+    id: str,
+    command: Any,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Handled[Any, Any]:
+    """``handle`` in the caller's transaction, where something keeps the streams."""
+    behaviour = behaviour_of(decider)
+    stream = Stream(behaviour.category, id)
+    return await _handle_on(behaviour, stream, command, metadata_json(metadata), keeper)
+
+
+async def committed(
+    way: Way, owner: Any, work: Callable[[Any], Awaitable[Handled[HandledState, HandledEvent]]]
+) -> Committed[HandledState, HandledEvent]:
+    """What ``work`` handled in a transaction of its own, and where the log has it."""
+    done, position = await committing(way, owner, work)
+    return Committed(done.state, done.events, done.version, position)
 
 
 def behaviour_of(decider: Decider[Any, Any, Any] | type[Aggregate]) -> Behaviour[Any, Any, Any]:
@@ -166,6 +190,18 @@ def state_of(
 ) -> Handled[Any, Any]:
     """The state of stream ``id``, without a command: now, up to a ``version``, or as it was ``at`` a time. Its
     ``version`` says of how many events. Raises what ``load`` raises, and UsageError for a decider with a boundary."""
+    return finish(replaying(keeper_of(connection), decider, id, version=version, at=at))
+
+
+async def replaying(
+    keeper: Keeper,
+    decider: Decider[Any, Any, Any] | type[Aggregate],
+    id: str,
+    *,
+    version: int | None = None,
+    at: datetime | None = None,
+) -> Handled[Any, Any]:
+    """``state_of``, where something keeps the streams."""
     behaviour = behaviour_of(decider)
     if behaviour.boundary is not None:
         raise UsageError(
@@ -173,37 +209,36 @@ def state_of(
             hint="load_boundary(connection, query) reads the events inside it",
         )
     stream = Stream(behaviour.category, id)
-    keeper = keeper_of(connection)
     if version is None and at is None:
-        found = _replay(keeper, behaviour, stream)
+        found = await _replay(keeper, behaviour, stream)
         return Handled(found.state, (), found.version)
-    rows = list(up_to(keeper.read(stream, 1, version), at))
+    rows = list(up_to(await keeper.read(stream, 1, version), at))
     state = behaviour.fold(behaviour.begin(id), _events(stream, rows))
     return Handled(state, (), rows[-1].version if rows else 0)
 
 
-def _handle(
-    keeper: Keeper, behaviour: Behaviour[Any, Any, Any], stream: Stream, command: object, metadata: str
+async def _handle_on(
+    behaviour: Behaviour[Any, Any, Any], stream: Stream, command: object, metadata: str, keeper: Keeper
 ) -> Handled[Any, Any]:
     if behaviour.boundary is not None:
-        return _handle_inside(keeper, behaviour, behaviour.boundary(command), stream, command, metadata)
+        return await _handle_inside(keeper, behaviour, behaviour.boundary(command), stream, command, metadata)
     for _ in range(_TRIES):
-        before = _replay(keeper, behaviour, stream)
+        before = await _replay(keeper, behaviour, stream)
         events, state = behaviour.run(command, before.state)
         if not events:
             return Handled(state, events, before.version)
         rows = new_rows(events)
-        reached = keeper.write(stream, before.version, rows, metadata)
+        reached = await keeper.write(stream, before.version, rows, metadata)
         if reached > 0:
             size = before.bytes_since + sum(len(row.data) for row in rows)
             kept = behaviour.snapshots
             if kept is not None and kept.every.due(reached - before.since, size):
-                keeper.write_snapshot(stream, Snapshot(reached, kept.dump(state)), kept.code)
+                await keeper.write_snapshot(stream, Snapshot(reached, kept.dump(state)), kept.code)
             return Handled(state, events, reached)
     raise _always_changed(str(stream))
 
 
-def _handle_inside(
+async def _handle_inside(
     keeper: Keeper,
     behaviour: Behaviour[Any, Any, Any],
     query: Query,
@@ -212,13 +247,13 @@ def _handle_inside(
     metadata: str,
 ) -> Handled[Any, Any]:
     for _ in range(_TRIES):
-        boundary = load_boundary(keeper, query)
+        boundary = await loading_boundary(keeper, query)
         before = behaviour.fold(behaviour.begin(stream.id), (each.data for each in boundary.events))
         events, state = behaviour.run(command, before)
         if not events:
             return Handled(state, events, 0)
         part = Part(stream, Expected.ANY.value, new_rows(events))
-        failed, (version,) = keeper.write_all([part], metadata, boundary.asked)
+        failed, (version,) = await keeper.write_all([part], metadata, boundary.asked)
         if not failed:
             return Handled(state, events, version)
     raise _always_changed(repr(query))
@@ -242,18 +277,18 @@ class _Replayed(Generic[HandledState]):
     bytes_since: int
 
 
-def _replay(keeper: Keeper, behaviour: Behaviour[Any, State, Any], stream: Stream) -> _Replayed[State]:
+async def _replay(keeper: Keeper, behaviour: Behaviour[Any, State, Any], stream: Stream) -> _Replayed[State]:
     state, since = behaviour.begin(stream.id), 0
     kept = behaviour.snapshots
     if kept is None:
-        rows: Sequence[Row] = keeper.read(stream, 1)
+        rows: Sequence[Row] = await keeper.read(stream, 1)
     else:
-        snapshot, rows = keeper.read_tail(stream, kept.code)
+        snapshot, rows = await keeper.read_tail(stream, kept.code)
         found: Any = UNREADABLE if snapshot is None else kept.load(snapshot.state)
         if snapshot is not None and found is not UNREADABLE:
             state, since = found, snapshot.version
         elif snapshot is not None:
-            rows = keeper.read(stream, 1)
+            rows = await keeper.read(stream, 1)
     state = behaviour.fold(state, _events(stream, rows))
     return _Replayed(state, rows[-1].version if rows else since, since, sum(len(row.data) for row in rows))
 

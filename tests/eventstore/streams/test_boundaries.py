@@ -38,6 +38,7 @@ from tailrace.eventstore.streams import (
     upcast,
     upcaster,
 )
+from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.models.event_types import tags_of
 from tailrace.eventstore.streams.models.tags import tagged_fields
 from tailrace.eventstore.streams.rows import EventType, NewRow
@@ -277,7 +278,7 @@ def test_events_of_earlier_versions_are_found_as_todays(database: str) -> None:
             ("two_in_one", '{"room": "r", "who": "p"}', ("room:r", "who:p")),
         ):
             row = NewRow(EventType(name, 1), uuid4(), data, tags)
-            assert keeper_of(connection).write(Stream("old", "1"), -1, [row], "{}") > 0
+            assert finish(keeper_of(connection).write(Stream("old", "1"), -1, [row], "{}")) > 0
         whole = load_boundary(connection, Query(Renamed, who="p"))
         assert [each.data for each in whole.events] == [Renamed(person="p")] * 2
         (closed,) = load_boundary(connection, Query(Closed, room="r")).events

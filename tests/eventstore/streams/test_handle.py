@@ -28,7 +28,8 @@ from tailrace.eventstore.streams import (
     load,
     position,
 )
-from tailrace.eventstore.streams.deciding.transactions import commit
+from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.deciding.transactions import BLOCKING, committing
 from tests.eventstore.streams.bank import (
     Account,
     Deposit,
@@ -170,7 +171,7 @@ def test_a_deadlock_is_tried_again(engine: Engine) -> None:
     tries: list[int] = []
 
     def work(first: int) -> None:
-        def update_both(connection: Any) -> None:
+        async def update_both(connection: Any) -> None:
             is_first_try = first not in tries
             tries.append(first)
             for place in (first, 1 - first):
@@ -178,7 +179,7 @@ def test_a_deadlock_is_tried_again(engine: Engine) -> None:
                 if is_first_try and place == first:
                     both.wait(30)
 
-        commit(engine, update_both)
+        finish(committing(BLOCKING, engine, update_both))
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, (0, 1)))
@@ -190,12 +191,12 @@ def test_a_deadlock_is_tried_again(engine: Engine) -> None:
 def test_an_error_that_trying_again_does_not_mend_comes_out_at_once(engine: Engine) -> None:
     tries: list[int] = []
 
-    def work(connection: Any) -> None:
+    async def work(connection: Any) -> None:
         tries.append(1)
         connection.execute(text("SELECT 1 / 0"))
 
     with pytest.raises(Exception, match="division by zero"):
-        commit(engine, work)
+        finish(committing(BLOCKING, engine, work))
     assert len(tries) == 1
 
 
