@@ -27,7 +27,7 @@ SMALLEST = {
     "append": ["--changes", "500", "--small", "3"],
     "size": ["--transactions", "20"],
     "consume": ["--changes", "500", "--events", "20", "--backlog", "500", "--follow", "3"],
-    "check": ["--definitions", "2"],
+    "check": ["--definitions", "1"],
     "rebuild": ["--events", "2000", "--wide", "1000"],
     "incremental": ["--rows", "3000", "--large", "2000"],
     "freshness": ["--rows", "3000", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
@@ -51,7 +51,7 @@ LINES = {
     "append": 6,
     "size": 6,
     "consume": 5,
-    "check": 2,
+    "check": 1,
     "rebuild": 22,  # two tables
     "incremental": 18,  # two tables
     "freshness": 1,

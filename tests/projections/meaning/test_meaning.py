@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-AT_ONCE = 40  # random queries
+AT_ONCE = 25  # random queries
 _NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 
 
@@ -52,7 +52,7 @@ def test_a_random_query_means_what_it_means_in_postgres_or_is_refused(
     captured: Site, spark: SparkSession, tmp_path: Path, scale: Scale
 ) -> None:
     seed = scale.pick(smoke=3, full=random.randrange(10**9))
-    rounds = scale.pick(smoke=1, full=50)
+    rounds = scale.pick(smoke=1, full=80)
     used = tuple(COLUMNS)
     counted: Counter[str] = Counter()
     different: dict[str, str] = {}

@@ -85,7 +85,7 @@ def test_each_query_is_followed_or_said_why_not_and_what_is_followed_is_what_pos
 
     with interpreted(ctx.spark):
         compare(capture.site.dsn, refreshed(ctx, tuple(FOLLOWED)), "at first")
-        for number in range(1, scale.pick(smoke=2, full=ROUNDS) + 1):
+        for number in range(1, scale.pick(smoke=1, full=ROUNDS) + 1):
             change(capture.site.dsn, generator)
             capture.catch_up()
             outcomes = refresh(ctx)
