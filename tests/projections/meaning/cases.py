@@ -44,6 +44,16 @@ _IN_POSTGRES = {
 }
 """Postgres does not have min and max for every type that has an order, and prints padded texts with their padding."""
 _ROWS = {
+    "constant, of a subquery": (
+        "",
+        "SELECT id, CASE WHEN id > 3 THEN a.v ELSE lower(a.v) END AS v FROM (SELECT id, 'ZZ' AS v FROM t) a",
+    ),
+    "constant, of a group": (
+        "",
+        "SELECT 1 AS id, min(lower(a.v)) AS v FROM (SELECT 'zz' AS v FROM t) a GROUP BY a.v, a.v",
+    ),
+    "constant, of a scalar subquery": ("", "SELECT id, coalesce((SELECT 'zz'), 'a') || id AS v FROM t"),
+    "constant, NULL": ("", "SELECT id, coalesce(a.v, 'none') AS v FROM (SELECT id, NULL AS v FROM t) a"),
     "padding, like": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE 'a'"),
     "padding, like a prefix": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE 'a%'"),
     "padding, like an end": ("padded", "SELECT id, 1 AS v FROM t WHERE padded LIKE '%a'"),

@@ -10,7 +10,7 @@ from sqlglot import exp
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.sql.postgres.refusal import Refused
 from tailrace.projections.definition.sql.postgres.types.types import PgType
-from tailrace.projections.definition.sql.postgres.types.values import Value, name_text
+from tailrace.projections.definition.sql.postgres.types.values import Value, name_text, of_column
 
 Columns = tuple[tuple[str, PgType], ...]
 
@@ -29,7 +29,7 @@ class Source:
 
     def column(self, name: str) -> Value | None:
         found = [type_ for each, type_ in self.columns if each == name]
-        return Value(f"{name_text(self.name)}.{name_text(name)}", found[0]) if found else None
+        return of_column(f"{name_text(self.name)}.{name_text(name)}", found[0]) if found else None
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Scope:
 
     def _own(self, names: Sequence[str], node: exp.Expr) -> Value | None:
         if len(names) == 1 and names[0] in self.merged:
-            return Value(name_text(names[0]), self.merged[names[0]])
+            return of_column(name_text(names[0]), self.merged[names[0]])
         for source in self.sources if len(names) > 1 else ():
             if source.name == names[0] and (value := source.column(names[1])) is not None:
                 return fields_of(value, names[2:], node)
@@ -78,7 +78,7 @@ class Scope:
         for source in self.sources:
             for name, type_ in source.columns:
                 if name not in self.merged:
-                    yield name, Value(f"{name_text(source.name)}.{name_text(name)}", type_)
+                    yield name, of_column(f"{name_text(source.name)}.{name_text(name)}", type_)
 
 
 def fields_of(value: Value, names: Sequence[str], node: exp.Expr) -> Value | None:

@@ -44,6 +44,7 @@ from tailrace.projections.definition.sql.postgres.types.values import (
     common_type,
     implicit,
     number,
+    of_column,
     quoted,
 )
 
@@ -235,7 +236,7 @@ class Expressions:
         query = self.query(node.args["query"])
         if len(query.columns) != 1:
             self.refuse("IN with several columns is not translated", "write EXISTS", node)
-        left, right = self.value(node.this), Value("", query.columns[0][1])
+        left, right = self.value(node.this), of_column("", query.columns[0][1])
         kind = common_type([left, right])
         if kind is None or (kind.name != right.type.name and not kind.is_number):
             self.refuse(f"{left.type} IN a SELECT of {right.type}", "cast one of them", node)
@@ -318,7 +319,7 @@ class Expressions:
         query = self.queries.query(node.this, self.scope)
         if len(query.columns) != 1:
             self.refuse(f"a subquery with {len(query.columns)} columns as a value", "select one", node)
-        return Value(f"({query.sql})", query.columns[0][1])
+        return of_column(f"({query.sql})", query.columns[0][1])
 
     def exists(self, node: exp.Exists) -> Value:
         return Value(f"EXISTS ({self.queries.query(node.this, self.scope).sql})", BOOL)

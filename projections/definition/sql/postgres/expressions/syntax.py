@@ -17,7 +17,7 @@ from tailrace.projections.definition.sql.postgres.types.types import (
     UNKNOWN,
     PgType,
 )
-from tailrace.projections.definition.sql.postgres.types.values import Value, common_type
+from tailrace.projections.definition.sql.postgres.types.values import Value, common_type, of_column
 from tailrace.projections.definition.sql.postgres.types.zones import instant, named_zone, wall_clock
 
 
@@ -110,8 +110,9 @@ def in_query(expressions: TranslatesExpressions, node: exp.In) -> Value:
         raise NotInTable("IN with several columns as a value", "write EXISTS")
     query = expressions.query(node.args["query"])
     one = expressions.value(node.this)
-    kind = common_type([one, Value("", query.columns[0][1])])
-    if len(query.columns) != 1 or kind is None or kind.name != query.columns[0][1].name:
+    given = of_column("", query.columns[0][1])
+    kind = common_type([one, given])
+    if len(query.columns) != 1 or kind is None or kind.name != given.type.name:
         raise NotInTable(f"{one.type} IN (SELECT …)", "select one column of the same type")
     return in_as_value(as_type(one, kind, expressions.zone).sql, query.sql)
 

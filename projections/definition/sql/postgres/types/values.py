@@ -141,6 +141,11 @@ def _with_seconds(text: str) -> str:
     return f"{day} {clock}{seconds or ':00'}{zone}"
 
 
+def of_column(sql: str, type_: PgType) -> Value:
+    """What a query or a table of FROM gives: there a constant without a type is a text, as in Postgres since 10."""
+    return Value(f"CAST({sql} AS STRING)", TEXT) if type_ == UNKNOWN else Value(sql, type_)
+
+
 def implicit(value: Value, type_: PgType) -> Value | None:
     """The value where Postgres expects a type, if that is converted without a cast."""
     if value.type == VOID or value.type.name == type_.name == "numeric":
