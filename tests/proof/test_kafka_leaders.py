@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -52,6 +52,10 @@ class Publishing:
         while not self._stop.is_set():
             publisher: Publisher = self._feed.publisher(self._store, stop=self._stop)
             publisher.run()
+
+    @property
+    def ended(self) -> bool:
+        return self._running.done()
 
     def end(self) -> BaseException | None:
         self._stop.set()
@@ -112,7 +116,14 @@ def test_leaders_that_are_killed_and_come_back_lose_nothing_and_repeat_nothing(
             connector.change(("u", number % 6, f"without {number}"), ("c", 100 + number, "new"))
             connector.change(("d", 100 + number, ""))
             connector.flush()
-            until(everything_is_out, SECONDS)
+            try:
+                until(everything_is_out, SECONDS)
+            except AssertionError:
+                pytest.fail(
+                    f"round {number}, node {node} is away: {counts(sent(connector))} were sent,"
+                    f" {counts(history(store))} are in the log, {published_so_far(feed)} published;"
+                    f" position {store.source('shop')}; the publisher {'ended' if publishing.ended else 'runs'}"
+                )
             kafka_cluster.start(node)
         fenced = fence_while_the_coordinator_is_away(kafka_cluster, feed)
         connector.change(("u", 0, "behind the fence"))
@@ -128,8 +139,19 @@ def test_leaders_that_are_killed_and_come_back_lose_nothing_and_repeat_nothing(
     assert store.verify().findings == ()
 
 
+def counts(found: Mapping[Any, Sized] | Sized) -> int:
+    return sum(map(len, found.values())) if isinstance(found, Mapping) else len(found)
+
+
+def published_so_far(feed: Publication) -> int | str:
+    try:
+        return counts(published(feed))
+    except TailraceError as error:
+        return f"({error.message})"
+
+
 def publishing_ended(publishing: Publishing) -> BaseException | None:
-    until(lambda: publishing._running.done(), SECONDS)
+    until(lambda: publishing.ended, SECONDS)
     return publishing.end()
 
 
