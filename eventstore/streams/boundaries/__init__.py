@@ -1,4 +1,4 @@
-"""Which events does a decision depend on, wherever they are, and what if there are more by the time it is written?
+"""Which events does a decision across streams depend on, and what if there are more by the time it is written?
 
 A dynamic consistency boundary, as https://dcb.events has it, by heads of tags. May import models, loads and the rows of
 streams.
