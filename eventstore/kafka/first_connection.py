@@ -26,6 +26,8 @@ _PROBE_SECONDS = 3.0
 # id, https://kafka.apache.org/protocol#protocol_messages: key, version, correlation id, length of the client's id.
 _CORRELATION = 0x7461696C
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
+# Of no topic. Only who is let in is answered. Version 5: topics, whether to make them.
+_METADATA = struct.pack(">ihhihi?", 15, 3, 5, _CORRELATION, -1, 0, False)
 _ANSWER = struct.Struct(">ii")  # how many bytes follow, correlation id
 
 
@@ -45,7 +47,7 @@ def _why_not(settings: KafkaConnectionSettings) -> TailraceError:
     for broker in settings.brokers:
         try:
             _ask(settings, broker)
-            if _lets_in(settings):
+            if _lets_in(settings) or (settings.sasl is None and _answers_anybody(settings, broker)):
                 return TransientError(
                     f"{broker} did not answer in time, and does now",
                     hint="it was busy or starting; try again",
@@ -71,6 +73,23 @@ def _lets_in(settings: KafkaConnectionSettings) -> bool:
     return False
 
 
+def _answers_anybody(settings: KafkaConnectionSettings, broker: str) -> bool:
+    """Whether it answers what only those are answered who are let in: then a client had too little time, as while the
+    cluster chooses its leaders."""
+    address = _address(broker)
+    with suppress(OSError), socket.create_connection(address, _PROBE_SECONDS) as plain:
+        if not settings.tls:
+            return _is_kafka(_answer(plain, _METADATA))
+        with tls_context(settings).wrap_socket(plain, server_hostname=address[0]) as encrypted:
+            return _is_kafka(_answer(encrypted, _METADATA))
+    return False
+
+
+def _address(broker: str) -> tuple[str, int]:
+    host, _, port = broker.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _keeps_out(settings: KafkaConnectionSettings, broker: str) -> OperatorError:
     if settings.sasl is not None:
         said = f"{broker} does not let user {settings.username} in by {settings.sasl}"
@@ -83,8 +102,7 @@ def _keeps_out(settings: KafkaConnectionSettings, broker: str) -> OperatorError:
 def _ask(settings: KafkaConnectionSettings, broker: str) -> None:
     """Returns when there is a broker that answers. Raises ``OSError`` when nobody is there, ``OperatorError`` for what
     is surely wrong, ``TransientError`` without an answer."""
-    host, _, port = broker.rpartition(":")
-    address = (host.strip("[]"), int(port))
+    address = _address(broker)
     answer = _encrypted_answer(settings, broker, address) if settings.tls else _plain_answer(address)
     if _is_kafka(answer):
         return
@@ -129,11 +147,11 @@ def _encrypted_answer(settings: KafkaConnectionSettings, broker: str, address: t
         ) from error
 
 
-def _answer(connection: socket.socket) -> bytes:
+def _answer(connection: socket.socket, question: bytes = _API_VERSIONS) -> bytes:
     """Empty when the connection ends, or nothing comes."""
     got = b""
     with suppress(TimeoutError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):
-        connection.sendall(_API_VERSIONS)
+        connection.sendall(question)
         while len(got) < _ANSWER.size and (more := connection.recv(_ANSWER.size - len(got))):
             got += more
     return got

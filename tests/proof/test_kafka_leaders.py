@@ -122,7 +122,7 @@ def test_leaders_that_are_killed_and_come_back_lose_nothing_and_repeat_nothing(
                 pytest.fail(
                     f"round {number}, node {node} is away: {counts(sent(connector))} were sent,"
                     f" {counts(history(store))} are in the log, {published_so_far(feed)} published;"
-                    f" position {store.source('shop')}; the publisher {'ended' if publishing.ended else 'runs'}"
+                    f" the publisher: {publishing.end() if publishing.ended else 'runs'!r}"
                 )
             kafka_cluster.start(node)
         fenced = fence_while_the_coordinator_is_away(kafka_cluster, feed)

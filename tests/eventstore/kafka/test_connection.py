@@ -226,3 +226,8 @@ def test_silence_may_end_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(TransientError, match="takes connections and does not answer"):
             Cluster(KafkaConnectionSettings(brokers=(address,)))
+
+
+def test_a_broker_that_answers_anybody_is_not_said_to_keep_us_out(kafka: KafkaServer) -> None:
+    """It may only have had too little time, as while the cluster chooses its leaders."""
+    assert first_connection._answers_anybody(KafkaConnectionSettings(brokers=(kafka.address,)), kafka.address)
