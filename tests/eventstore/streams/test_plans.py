@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from typing import Annotated
 from uuid import uuid4
 
 import psycopg
@@ -18,13 +19,16 @@ from tailrace.eventstore.streams import (
     AppendTo,
     Every,
     Expected,
+    Query,
     Stream,
+    Tag,
     append,
     append_all,
     event,
     handle,
     load,
     load_all,
+    load_boundary,
     state_of,
 )
 from tests.eventstore.streams.bank import Deposit, account
@@ -36,6 +40,12 @@ EVENTS, STREAMS = 400, 100
 @event("counted")
 class Counted(BaseModel):
     amount: Decimal
+
+
+@event("counted_by_tag")
+class Tagged(BaseModel):
+    group: Annotated[int, Tag()]
+    person: Annotated[int, Tag()]
 
 
 def new(connection: Connection, stream: int, expected: int | Expected) -> None:
@@ -56,7 +66,7 @@ def rows_read_by_scans(connection: Connection) -> int:
     """Of tables of domain events, by the transaction that the connection is in."""
     found = connection.execute(
         "SELECT coalesce(sum(seq_tup_read), 0)::int FROM pg_stat_xact_user_tables"
-        " WHERE schemaname = 'tailrace' AND relname IN ('events', 'snapshots', 'streams')"
+        " WHERE schemaname = 'tailrace' AND relname IN ('events', 'snapshots', 'streams', 'tags', 'tagged_events')"
     ).fetchone()
     assert found is not None
     return int(str(found[0]))
@@ -111,3 +121,40 @@ def test_a_load_reads_no_table_whole(database: str, analysed: bool) -> None:
         with connection.transaction():
             use()
             assert rows_read_by_scans(connection) == 0
+
+
+@pytest.mark.versions(since=14)
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed while small"])
+def test_a_boundary_reads_its_own_events_alone(database: str, analysed: bool) -> None:
+    install(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def use(number: int) -> int:
+            query = Query(Tagged, group=number, person=number) | Query(Tagged, person=number)
+            seen = load_boundary(connection, query)
+            stream = Stream("group", str(number))
+            append(connection, stream, [Tagged(group=number, person=number)], boundary=seen)
+            append(connection, stream, [Tagged(group=number, person=number)], boundary=seen)  # a conflict
+            return len(seen.events)
+
+        for table in ("events", "streams", "tags", "tagged_events"):
+            connection.execute(f"ALTER TABLE tailrace.{table} SET (autovacuum_enabled = off)".encode())
+        for number in range(20):
+            use(number % 3)
+            if analysed and number == 9:
+                connection.execute("ANALYZE")
+        for number in range(EVENTS):
+            append(connection, Stream("many", str(number)), [Tagged(group=number + 10, person=number + 10)])
+        with connection.transaction():
+            before = rows_read_by_indexes(connection)  # what the session has not reported yet
+            found = use(1)
+            assert rows_read_by_scans(connection) == 0
+            assert rows_read_by_indexes(connection) - before < 20 * found
+
+
+def rows_read_by_indexes(connection: Connection) -> int:
+    found = connection.execute(
+        "SELECT coalesce(sum(idx_tup_fetch), 0)::int FROM pg_stat_xact_user_tables WHERE schemaname = 'tailrace'"
+    ).fetchone()
+    assert found is not None
+    return int(str(found[0]))
