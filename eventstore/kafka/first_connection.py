@@ -76,18 +76,9 @@ def _lets_in(settings: KafkaConnectionSettings) -> bool:
 def _answers_anybody(settings: KafkaConnectionSettings, broker: str) -> bool:
     """Whether it answers what only those are answered who are let in: then a client had too little time, as while the
     cluster chooses its leaders."""
-    address = _address(broker)
-    with suppress(OSError), socket.create_connection(address, _PROBE_SECONDS) as plain:
-        if not settings.tls:
-            return _is_kafka(_answer(plain, _METADATA))
-        with tls_context(settings).wrap_socket(plain, server_hostname=address[0]) as encrypted:
-            return _is_kafka(_answer(encrypted, _METADATA))
+    with suppress(OSError):
+        return _is_kafka(_answer_of(settings, broker, _METADATA))
     return False
-
-
-def _address(broker: str) -> tuple[str, int]:
-    host, _, port = broker.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _keeps_out(settings: KafkaConnectionSettings, broker: str) -> OperatorError:
@@ -102,8 +93,7 @@ def _keeps_out(settings: KafkaConnectionSettings, broker: str) -> OperatorError:
 def _ask(settings: KafkaConnectionSettings, broker: str) -> None:
     """Returns when there is a broker that answers. Raises ``OSError`` when nobody is there, ``OperatorError`` for what
     is surely wrong, ``TransientError`` without an answer."""
-    address = _address(broker)
-    answer = _encrypted_answer(settings, broker, address) if settings.tls else _plain_answer(address)
+    address, answer = _address(broker), _answer_of(settings, broker, _API_VERSIONS)
     if _is_kafka(answer):
         return
     if settings.tls and _is_kafka(_plain_answer(address)):
@@ -120,18 +110,32 @@ def _ask(settings: KafkaConnectionSettings, broker: str) -> None:
     )
 
 
-def _plain_answer(address: tuple[str, int]) -> bytes:
+def _address(broker: str) -> tuple[str, int]:
+    host, _, port = broker.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _answer_of(settings: KafkaConnectionSettings, broker: str, question: bytes) -> bytes:
+    address = _address(broker)
+    if settings.tls:
+        return _encrypted_answer(settings, broker, address, question)
+    return _plain_answer(address, question)
+
+
+def _plain_answer(address: tuple[str, int], question: bytes = _API_VERSIONS) -> bytes:
     with socket.create_connection(address, _PROBE_SECONDS) as connection:
-        return _answer(connection)
+        return _answer(connection, question)
 
 
-def _encrypted_answer(settings: KafkaConnectionSettings, broker: str, address: tuple[str, int]) -> bytes:
+def _encrypted_answer(
+    settings: KafkaConnectionSettings, broker: str, address: tuple[str, int], question: bytes
+) -> bytes:
     try:
         with (
             socket.create_connection(address, _PROBE_SECONDS) as connection,
             tls_context(settings).wrap_socket(connection, server_hostname=address[0]) as encrypted,
         ):
-            return _answer(encrypted)
+            return _answer(encrypted, question)
     except ssl.SSLCertVerificationError as error:
         raise OperatorError(
             f"{broker} shows a certificate that is not right: {error.verify_message}",
@@ -147,7 +151,7 @@ def _encrypted_answer(settings: KafkaConnectionSettings, broker: str, address: t
         ) from error
 
 
-def _answer(connection: socket.socket, question: bytes = _API_VERSIONS) -> bytes:
+def _answer(connection: socket.socket, question: bytes) -> bytes:
     """Empty when the connection ends, or nothing comes."""
     got = b""
     with suppress(TimeoutError, ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError):

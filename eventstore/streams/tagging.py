@@ -11,15 +11,14 @@ from typing import Final
 
 from tailrace.eventstore.streams.rows import Asked, Part
 
-_ROWS: Final = (
+TAGS: Final = (
     "CAST(%(names)s AS text[]), CAST(%(steps)s AS bigint[]), CAST(%(tag_of)s AS integer[]),"
     " CAST(%(rank_of)s AS bigint[]), CAST(%(part_of)s AS integer[]), CAST(%(place_of)s AS bigint[]),"
     " CAST(%(type_of)s AS text[]), CAST(%(tags_of)s AS text[])"
 )
-TAGS: Final = _ROWS
 """Parameters of a query for the tags of its events."""
 TAGS_AND_ASKED: Final = (
-    f"{_ROWS}, CAST(%(asked)s AS integer[]), CAST(%(seen)s AS bigint[]), CAST(%(asked_types)s AS text[]),"
+    f"{TAGS}, CAST(%(asked)s AS integer[]), CAST(%(seen)s AS bigint[]), CAST(%(asked_types)s AS text[]),"
     " CAST(%(asked_tags)s AS text[])"
 )
 """The same, and for what was asked."""

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from sqlalchemy import create_engine
 
 from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import IntegrityError, UsageError
@@ -76,23 +75,6 @@ class Many(BaseModel, frozen=True):
     day: Annotated[date, Tag()] = date(2026, 2, 1)
     colour: Annotated[Colour, Tag("paint")] = Colour.RED
     untagged: str = ""
-
-
-@pytest.fixture(params=["memory", "psycopg", pytest.param("SQLAlchemy", marks=pytest.mark.slow)])
-def connection(request: pytest.FixtureRequest) -> Iterator[AnyConnection]:
-    if request.param == "memory":
-        yield MemoryStreams()
-        return
-    dsn = request.getfixturevalue("database")
-    install(dsn)
-    if request.param == "psycopg":
-        with psycopg.connect(dsn) as opened:
-            yield opened
-    else:
-        engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
-        with engine.begin() as begun:
-            yield begun
-        engine.dispose()
 
 
 def at(number: int) -> Stream:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from uuid import uuid4
 
-import psycopg
 import pytest
-from sqlalchemy import create_engine
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.streams import (
     ANY,
@@ -45,23 +41,6 @@ from tests.eventstore.streams.bank import (
 )
 
 A, B, C = (Stream("account", id) for id in "abc")
-
-
-@pytest.fixture(params=["memory", "psycopg", pytest.param("SQLAlchemy", marks=pytest.mark.slow)])
-def connection(request: pytest.FixtureRequest) -> Iterator[AnyConnection]:
-    if request.param == "memory":
-        yield MemoryStreams()
-        return
-    dsn = request.getfixturevalue("database")
-    install(dsn)
-    if request.param == "psycopg":
-        with psycopg.connect(dsn) as opened:
-            yield opened
-    else:
-        engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
-        with engine.begin() as begun:
-            yield begun
-        engine.dispose()
 
 
 def paid(*amounts: int) -> list[Deposited]:

@@ -35,9 +35,7 @@ from tests.eventstore.streams.bank import (
     decide,
     evolve,
 )
-from tests.eventstore.streams.test_keepers import connection, paid
-
-__all__ = ["connection"]  # the fixture of every keeper
+from tests.eventstore.streams.test_keepers import paid
 
 
 class Counting:

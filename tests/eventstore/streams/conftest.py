@@ -1,0 +1,30 @@
+"""What keeps streams: the database on connections of both libraries, and the memory that tests get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine
+
+from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.streams.source import AnyConnection
+from tailrace.testing import MemoryStreams
+
+
+@pytest.fixture(params=["memory", "psycopg", pytest.param("SQLAlchemy", marks=pytest.mark.slow)])
+def connection(request: pytest.FixtureRequest) -> Iterator[AnyConnection]:
+    if request.param == "memory":
+        yield MemoryStreams()
+        return
+    dsn = request.getfixturevalue("database")
+    install(dsn)
+    if request.param == "psycopg":
+        with psycopg.connect(dsn) as opened:
+            yield opened
+    else:
+        engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
+        with engine.begin() as begun:
+            yield begun
+        engine.dispose()
