@@ -183,7 +183,7 @@ def peer_that_takes(size: int) -> Iterator[str]:
 
     port, begun = free_port(), threading.Event()
 
-    class Peer(MessagingHandler):
+    class Peer(MessagingHandler):  # type: ignore[misc]  # which mypy does not read
         def on_start(self, event: Any) -> None:
             self.listener = event.container.listen(f"127.0.0.1:{port}")
             begun.set()
