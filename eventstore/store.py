@@ -35,6 +35,7 @@ from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
 from tailrace.eventstore.subscriptions.filter import Filter
 from tailrace.eventstore.subscriptions.group import Group, all_groups
+from tailrace.eventstore.subscriptions.rows.events import WantedEvents
 from tailrace.eventstore.subscriptions.tail import FollowedRows, tail
 
 
@@ -118,6 +119,7 @@ class Store(Log):
         ops: Collection[Op | str] | None = None,
         keys: Collection[tuple[str, ...] | str] | None = None,
         since: datetime | None = None,
+        events: WantedEvents | None = None,
         timeout: float | None = None,
     ) -> Iterator[FollowedRows]:
         """Rows of topics (names or patterns, ``!`` leaves out) epoch by epoch, as Arrow, changes or typed events,
@@ -126,11 +128,11 @@ class Store(Log):
         ``start``: "earliest", "latest", behind any position that ``cut`` takes, or offsets in partitions of one topic
         ("2:1500,3:20"). Follows what comes, also topics that come and match a pattern, until ``timeout`` seconds pass
         without an epoch (0: ends at the head); ``until`` ends it at a position. ``ops``, ``keys`` (texts of the key's
-        columns) and ``since`` filter: partitions and epochs without such rows are not read. Raises UsageError for a
-        name that is no topic (a pattern waits for one to come), a position or filter that cannot be, HistoryGone when
-        retention removed rows behind the position.
+        columns) and ``since`` filter: partitions and epochs without such rows are not read. ``events``, models or a
+        ``Query``, filters topics of domain events. Raises UsageError for a name that is no topic (a pattern waits for
+        one to come), a position or filter that cannot be, HistoryGone when retention removed rows behind the position.
         """
-        return tail(self, topics, start, until, Filter.of(ops, keys, since), timeout)
+        return tail(self, topics, start, until, Filter.of(ops, keys, since, events), timeout)
 
     def group(
         self, name: str, topics: Sequence[str] | None = None, *, start: str | int | datetime | None = None

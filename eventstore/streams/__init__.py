@@ -22,7 +22,7 @@ from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
 from tailrace.eventstore.streams.deciding.snapshots import Every
 from tailrace.eventstore.streams.deciding.transactions import position
-from tailrace.eventstore.streams.load import Recorded, load, load_all
+from tailrace.eventstore.streams.load import load, load_all
 from tailrace.eventstore.streams.models.event_types import event, event_type_of, model_of
 from tailrace.eventstore.streams.models.reshape import Json
 from tailrace.eventstore.streams.models.tags import Tag
@@ -35,6 +35,7 @@ from tailrace.eventstore.streams.outcomes import (
     Conflict,
     Expected,
 )
+from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.streams.rows import EventType
 from tailrace.eventstore.streams.several import AppendTo, append_all
 from tailrace.eventstore.streams.stream import Stream

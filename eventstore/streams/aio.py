@@ -17,7 +17,8 @@ from uuid import UUID
 from tailrace.eventstore.streams.append import appending
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, loading_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
-from tailrace.eventstore.streams.connection import AsyncDatabaseConnection
+from tailrace.eventstore.streams.database.connection import AsyncDatabaseConnection
+from tailrace.eventstore.streams.database.source import AnyAsyncConnection, async_keeper_of
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AnyAggregate
 from tailrace.eventstore.streams.deciding.decider import Command, Decider, Event, State
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, committed, handling, replaying
@@ -27,10 +28,10 @@ from tailrace.eventstore.streams.deciding.transactions import (
     async_position,
     owns_awaited_transactions,
 )
-from tailrace.eventstore.streams.load import Recorded, loading, loading_all
+from tailrace.eventstore.streams.load import loading, loading_all
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
+from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.streams.several import AppendTo, appending_all
-from tailrace.eventstore.streams.source import AnyAsyncConnection, async_keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
 __all__ = ["append", "append_all", "handle", "load", "load_all", "load_boundary", "position", "state_of"]

@@ -10,11 +10,11 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
+from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.event_ids import new_ids
 from tailrace.eventstore.streams.models.event_types import codec_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import Keeper, NewRow, Part
-from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
 # One call is one statement whose argument the server holds in memory several times over.

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Generic
-from uuid import UUID
+from typing import Any
 
 from tailrace.eventstore.streams.blocking import finish
-from tailrace.eventstore.streams.models.event_types import Model
-from tailrace.eventstore.streams.models.upcasters import Place, read_events
-from tailrace.eventstore.streams.rows import EventType, Keeper, Row
-from tailrace.eventstore.streams.source import AnyConnection, keeper_of
+from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
+from tailrace.eventstore.streams.recorded import Recorded, recorded
+from tailrace.eventstore.streams.rows import Keeper, Row
 from tailrace.eventstore.streams.stream import Stream
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded(Generic[Model]):
-    """One stored event. ``version`` is its place in the stream, from 1; ``data`` an instance of the declared model, and
-    ``type`` that model's. Where an upcaster split the stored event, each has a ``part``, from 0."""
-
-    stream: Stream
-    version: int
-    type: EventType
-    data: Model
-    metadata: dict[str, Any]
-    event_id: UUID
-    recorded_at: datetime
-    part: int = 0
 
 
 def load(
@@ -96,15 +77,3 @@ def _recorded_page(category: str, rows: Sequence[tuple[str, Row]]) -> Iterator[R
 def up_to(rows: Iterable[Row], until: datetime | None) -> Iterable[Row]:
     """Those before the first that was recorded later."""
     return rows if until is None else takewhile(lambda row: row.recorded_at <= until, rows)
-
-
-def recorded(stream: Stream, row: Row) -> list[Recorded[Any]]:
-    """A stored row as today's code has it: mostly one event."""
-    found = read_events(
-        EventType(row.type, row.schema_version), row.data, Place(stream, row.version, row.event_id)
-    )
-    metadata = {} if row.metadata == "{}" else json.loads(row.metadata)
-    return [
-        Recorded(stream, row.version, kind, data, metadata, row.event_id, row.recorded_at, part)
-        for part, (kind, data) in enumerate(found)
-    ]

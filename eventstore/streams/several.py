@@ -12,9 +12,9 @@ from tailrace.eventstore.streams.append import EVENTS_MAX, expected_number, new_
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
+from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import Keeper, Part
-from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
 STREAMS_MAX: Final = 1_000

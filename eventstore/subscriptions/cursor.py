@@ -86,7 +86,8 @@ class Cursor:
             first_offset=first,
             end_offset=last + 1,
             last_epoch=epoch,
-            rows=self._filter.apply(rows),
+            rows=self._filter.apply(self.slot.topic, rows),
+            wanted=self._filter.events,
             dropped=dropped,
         )
 

@@ -17,18 +17,16 @@ from sqlalchemy import Connection
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.topic import Op, TopicId, TopicKind
-from tailrace.eventstore.streams.load import Recorded
+from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.subscriptions import dead_letters
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.batch import (
-    Batch,
-    Change,
-    change,
-    column_names,
-    dicts,
-    recorded_events,
-)
+from tailrace.eventstore.subscriptions.batch import Batch
 from tailrace.eventstore.subscriptions.dead_letters import FailedEvent, ParkedEvent
+from tailrace.eventstore.subscriptions.rows.cells import dicts
+from tailrace.eventstore.subscriptions.rows.changes import COLUMNS_OF_CHANGE, Change, change, column_names
+from tailrace.eventstore.subscriptions.rows.events import EventFilter, EventReader, event_rows
+
+_OF_EVENT = ["_offset", "_epoch", "_hash", "key"]
 
 Handler = Callable[["Change | Recorded[Any]"], None]
 
@@ -77,12 +75,20 @@ class Delivery:
     """
 
     def __init__(
-        self, owner: Owner, handler: Handler, retries: Retries, *, keep_order: bool, workers: int
+        self,
+        owner: Owner,
+        handler: Handler,
+        retries: Retries,
+        *,
+        keep_order: bool,
+        workers: int,
+        wanted: EventFilter,
     ) -> None:
         self._owner = owner
         self._handler = handler
         self._retries = retries
         self._keep_order = keep_order
+        self._wanted = wanted
         self._pool = ThreadPoolExecutor(workers, "tailrace-handler")
         self._domain: dict[TopicId, bool] = {}
 
@@ -93,7 +99,7 @@ class Delivery:
         """Handle a batch; what is to be parked. None when ``stop`` came first: the batch is not done."""
         held = dead_letters.held_keys(self._owner.database, self._owner.group_name, batch.topic)
         failed: list[FailedEvent] = []
-        for run in _split_at_truncates(self._events(batch)):
+        for run in _split_at_truncates(list(self._events(batch.topic, batch.rows))):
             keys: dict[int, list[_Event]] = {}
             for event in run:
                 keys.setdefault(event.key_hash, []).append(event)
@@ -176,25 +182,24 @@ class Delivery:
         wanted = {each.slot.partition: (each.offset, each.offset + 1)}
         for rows in log.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
             table = pa.Table.from_batches([rows])
-            for event in _events(each.slot.topic, self._is_events(each.slot.topic), table):
+            for event in self._events(each.slot.topic, table):
                 return event.values
         return ()
 
-    def _events(self, batch: Batch) -> list[_Event]:
-        return list(_events(batch.topic, self._is_events(batch.topic), batch.rows))
+    def _events(self, topic: TopicId, rows: pa.Table) -> Iterator[_Event]:
+        if rows.num_rows:
+            for row, values in zip(dicts(rows.select(_OF_EVENT)), self._values(topic, rows), strict=True):
+                key = json.dumps(row["key"], default=str, ensure_ascii=False)
+                yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, values)
 
-    def _is_events(self, topic: TopicId) -> bool:
+    def _values(self, topic: TopicId, rows: pa.Table) -> Iterator[Sequence[Change | Recorded[Any]]]:
         if topic not in self._domain:  # what a topic is never changes
             self._domain[topic] = self._owner.log.topic(topic).kind is TopicKind.EVENTS
-        return self._domain[topic]
-
-
-def _events(topic: TopicId, domain: bool, rows: pa.Table) -> Iterator[_Event]:
-    names = column_names(rows.schema)
-    for row in dicts(rows):
-        values = recorded_events(topic, row) if domain else [change(topic, row, names)]
-        key = json.dumps(row["key"], default=str, ensure_ascii=False)
-        yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, values)
+        if self._domain[topic]:
+            yield from map(EventReader(topic, self._wanted).read, event_rows(rows))
+        else:
+            names = column_names(rows.schema)
+            yield from ([change(topic, row, names)] for row in dicts(rows.select(COLUMNS_OF_CHANGE)))
 
 
 def _split_at_truncates(events: Sequence[_Event]) -> Iterator[list[_Event]]:

@@ -13,10 +13,10 @@ import pyarrow as pa
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.topic import Op, TopicKind
-from tailrace.eventstore.streams.load import recorded
+from tailrace.eventstore.streams.recorded import recorded
 from tailrace.eventstore.streams.rows import EventType, Row
 from tailrace.eventstore.streams.stream import Stream
-from tailrace.eventstore.subscriptions.batch import dicts, recorded_events
+from tailrace.eventstore.subscriptions.rows.events import EventReader, event_rows
 
 _ROWS = """
 SELECT category, stream, version, type, schema_version, CAST(data AS text), CAST(metadata AS text), event_id,
@@ -70,14 +70,15 @@ def check_log(log: Log, sample: int | None) -> list[CheckedType]:
     for topic in log.topics():
         if topic.kind is not TopicKind.EVENTS:
             continue
+        reader = EventReader(topic.id)
         for rows in log.read(topic.id, columns=["_op", "after", "_raw"]):
-            for row in dicts(pa.Table.from_batches([rows])):
-                if row["_op"] not in (Op.CREATE, Op.READ):
+            for row in event_rows(pa.Table.from_batches([rows])):
+                if row.op not in (Op.CREATE, Op.READ):
                     continue
-                kind = EventType(row["after"]["type"], row["after"]["schema_version"])
+                kind = EventType(row.type, row.schema_version)
                 checked = found.setdefault(kind, CheckedType("log", kind))
                 if sample is None or checked.read < sample:
-                    checked.note(_error(partial(recorded_events, topic.id, row)))
+                    checked.note(_error(partial(reader.read, row)))
     return list(found.values())
 
 

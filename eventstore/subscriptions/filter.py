@@ -20,16 +20,19 @@ from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.time import to_micros
 from tailrace.eventstore.model.topic import Op, TopicId
+from tailrace.eventstore.subscriptions.rows.events import ALL_EVENTS, EventFilter, WantedEvents, select_events
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which rows are given: all, or those with one of these operations, of one of these keys, and committed at
-    ``since`` or later. A key is the texts of its columns, in order. A truncate concerns every key."""
+    ``since`` or later; of topics of domain events those of these ``events``. A key is the texts of its columns, in
+    order. A truncate concerns every key."""
 
     ops: frozenset[Op] | None = None
     key_hashes: tuple[int, ...] | None = None
     since: datetime | None = None
+    events: EventFilter = ALL_EVENTS
 
     @classmethod
     def of(
@@ -37,15 +40,16 @@ class Filter:
         ops: Collection[Op | str] | None,
         keys_: Collection[tuple[str, ...] | str] | None,
         since: datetime | None,
+        events: WantedEvents | None = None,
     ) -> Filter:
         chosen = None if ops is None else frozenset(Op(op) for op in ops)
         hashes = None
         if keys_ is not None:
             parts = [(key,) if isinstance(key, str) else key for key in keys_]
             hashes = tuple(keys.hash_texts(key) for key in parts)
-        return cls(chosen, hashes, since)
+        return cls(chosen, hashes, since, EventFilter.of(events))
 
-    def apply(self, rows: pa.Table) -> pa.Table:
+    def apply(self, topic: TopicId, rows: pa.Table) -> pa.Table:
         if self.ops is not None:
             rows = rows.filter(pc.is_in(rows["_op"], pa.array(sorted(op.value for op in self.ops))))
         if self.key_hashes is not None:
@@ -53,6 +57,8 @@ class Filter:
             rows = rows.filter(pc.or_(named, pc.equal(rows["_op"], Op.TRUNCATE.value)))
         if self.since is not None:
             rows = rows.filter(pc.greater_equal(rows["_commit_ts"].cast(pa.int64()), to_micros(self.since)))
+        if self.events != ALL_EVENTS and topic.is_events:
+            rows = select_events(topic, rows, self.events)
         return rows
 
     def partitions(self, partitioning: Partitioning) -> frozenset[int] | None:

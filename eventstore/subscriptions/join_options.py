@@ -11,6 +11,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.topic import Op
 from tailrace.eventstore.subscriptions.cursor import BATCH_ROWS
 from tailrace.eventstore.subscriptions.filter import Filter
+from tailrace.eventstore.subscriptions.rows.events import WantedEvents
 
 DeliveryMode = Literal["at least once", "at most once"]
 Slow = Literal["block", "buffer", "drop"]
@@ -24,6 +25,7 @@ class JoinOptions(TypedDict, total=False):
     them; "buffer": up to ``buffer_bytes`` (64 MiB) are read ahead beside it; "drop": the oldest of more than
     ``drop_beyond`` (100,000) in a partition are left out, and counted.
     ``ops``, ``keys`` (texts) and ``since``: rows with one of these operations, of these keys, committed since then.
+    ``events``: of topics of domain events those of these models, or that a ``Query`` asks for by tags.
     ``batch_rows``: the most rows of a batch (10,000).
     ``lease``: seconds of silence after which others take the member's partitions (30).
     ``patience``: the longest that processing one batch may take, in seconds (300).
@@ -36,6 +38,7 @@ class JoinOptions(TypedDict, total=False):
     ops: Collection[Op | str] | None
     keys: Collection[tuple[str, ...] | str] | None
     since: datetime | None
+    events: WantedEvents | None
     batch_rows: int
     lease: float
     patience: float
@@ -72,5 +75,5 @@ class Options:
             batch_rows=batch_rows,
             drop_beyond=drop_beyond if slow == "drop" else None,
             buffer_bytes=buffer_bytes if slow == "buffer" else None,
-            filter=Filter.of(given.get("ops"), given.get("keys"), given.get("since")),
+            filter=Filter.of(given.get("ops"), given.get("keys"), given.get("since"), given.get("events")),
         )

@@ -176,6 +176,7 @@ class Member:
             Retries(attempts, pause, longest_pause),
             keep_order=order == "key",
             workers=concurrency,
+            wanted=self._options.filter.events,
         )
         deadline = Deadline(timeout)
         try:
@@ -189,6 +190,7 @@ class Member:
                     self._finish(batch, failed)
                     deadline = Deadline(timeout)
                 elif deadline.left <= 0:
+                    delivery.replay(self._stop)  # of partitions that it has only now
                     return
         finally:
             delivery.close()

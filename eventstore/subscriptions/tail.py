@@ -185,9 +185,10 @@ def _topic_rows(
         offsets=offsets or None,
     )
     for batch in batches:
-        rows = row_filter.apply(begin.apply(info.id, pa.Table.from_batches([batch])))
+        rows = row_filter.apply(info.id, begin.apply(info.id, pa.Table.from_batches([batch])))
         for piece in _split_by_epoch(rows, start):
-            yield FollowedRows(info.id, piece, max(piece["_epoch"][-1].as_py(), start))
+            epoch = max(piece["_epoch"][-1].as_py(), start)
+            yield FollowedRows(info.id, piece, epoch, wanted=row_filter.events)
 
 
 def _split_by_epoch(rows: pa.Table, start: int) -> Iterator[pa.Table]:

@@ -30,7 +30,7 @@ AREAS = (
         "append",
         (
             "eventstore/streams/append.py", "eventstore/streams/event_ids.py", "eventstore/streams/several.py",
-            "eventstore/streams/source.py",
+            "eventstore/streams/database/source.py",
         ),
         (
             "tests/eventstore/streams/test_append.py", "tests/eventstore/streams/test_codec.py",

@@ -12,10 +12,10 @@ from typing import Any
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.query import Query
-from tailrace.eventstore.streams.load import Recorded, recorded
+from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.outcomes import Conflict
+from tailrace.eventstore.streams.recorded import Recorded, recorded
 from tailrace.eventstore.streams.rows import Asked, Keeper, TaggedRow
-from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import loading_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.context import metadata_json
+from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AggregateBehaviour, AnyAggregate
 from tailrace.eventstore.streams.deciding.decider import Behaviour, Command, Decider, Event, State
 from tailrace.eventstore.streams.deciding.snapshots import UNREADABLE
@@ -28,7 +29,6 @@ from tailrace.eventstore.streams.load import up_to
 from tailrace.eventstore.streams.models.upcasters import Place, read_events
 from tailrace.eventstore.streams.outcomes import Expected
 from tailrace.eventstore.streams.rows import EventType, Keeper, Part, Row, Snapshot
-from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.stream import Stream
 
 # A conflict leaves the head row locked, so two are enough; a keeper without locks may need more.

@@ -15,7 +15,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.streams.connection import (
+from tailrace.eventstore.streams.database.connection import (
     AsyncDatabaseConnection,
     DatabaseConnection,
     run,

@@ -84,6 +84,11 @@ def model_of(name: str, version: int, place: object = "") -> type[Any]:
     raise UsageError(f"{where}no model is declared for event {name!r} version {version}", hint=hint)
 
 
+def is_declared(kind: EventType) -> bool:
+    """Whether there is a model for a stored name and version."""
+    return kind in _models
+
+
 def codec_of(model: type[Any]) -> Codec:
     """How a declared model becomes JSON and back."""
     codec = _codecs.get(model)

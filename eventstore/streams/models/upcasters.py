@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.streams.models.codec import misfit
-from tailrace.eventstore.streams.models.event_types import codec_of, model_of
+from tailrace.eventstore.streams.models.event_types import codec_of, is_declared, model_of
 from tailrace.eventstore.streams.models.reshape import Json, JsonType, Reshape
 from tailrace.eventstore.streams.rows import EventType
 from tailrace.eventstore.streams.stream import Stream
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
     stream: Stream
     version: int
-    event_id: UUID
+    event_id: UUID | str
 
     def __str__(self) -> str:
         return f"event {self.version} of {self.stream} (id {self.event_id})"
@@ -135,6 +135,14 @@ def read_events(kind: EventType, text: str, place: Place) -> list[tuple[EventTyp
 def is_upcast(kind: EventType) -> bool:
     """Whether events of a stored type are read as others."""
     return kind in _upcasters
+
+
+def parser_of(kind: EventType) -> Callable[[str], Any] | None:
+    """What reads the JSON of a stored type, with pydantic's ValidationError; None where an upcaster comes first, or no
+    model is declared."""
+    if kind in _upcasters or not is_declared(kind):
+        return None
+    return codec_of(model_of(*kind)).parse
 
 
 def names_of_code() -> set[str]:

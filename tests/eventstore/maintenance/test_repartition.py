@@ -24,8 +24,8 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.subscriptions.batch import Change
 from tailrace.eventstore.subscriptions.offsets import end_of
+from tailrace.eventstore.subscriptions.rows.changes import Change
 from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, batch, content, rows, writer
 from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from tailrace.cdc.setup.events_schema import install
-from tailrace.eventstore.streams.source import AnyConnection
+from tailrace.eventstore.streams.database.source import AnyConnection
 from tailrace.testing import MemoryStreams
 
 

@@ -31,7 +31,7 @@ from tailrace.eventstore.streams import (
     context,
     load,
 )
-from tailrace.eventstore.streams.source import AnyAsyncConnection
+from tailrace.eventstore.streams.database.source import AnyAsyncConnection
 from tailrace.testing import MemoryStreams
 from tests.eventstore.streams.bank import Account, Deposit, Deposited, Purse, Withdraw, account
 from tests.eventstore.streams.test_boundaries import Taken, seats

@@ -37,7 +37,7 @@ from tailrace.eventstore.streams import (
     model_of,
 )
 from tailrace.eventstore.streams.append import EVENTS_MAX, new_rows
-from tailrace.eventstore.streams.source import AnyConnection
+from tailrace.eventstore.streams.database.source import AnyConnection
 from tests.support import REPOSITORY
 
 

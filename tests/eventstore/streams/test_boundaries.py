@@ -38,10 +38,10 @@ from tailrace.eventstore.streams import (
     upcaster,
 )
 from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.models.event_types import tags_of
 from tailrace.eventstore.streams.models.tags import tagged_fields
 from tailrace.eventstore.streams.rows import EventType, NewRow
-from tailrace.eventstore.streams.source import AnyConnection, keeper_of
 from tailrace.testing import MemoryStreams
 
 

@@ -26,8 +26,8 @@ from tailrace.eventstore.streams import (
     handle,
     load,
 )
+from tailrace.eventstore.streams.database.source import AnyConnection
 from tailrace.eventstore.streams.rows import Keeper
-from tailrace.eventstore.streams.source import AnyConnection
 from tailrace.testing import MemoryStreams
 from tests.eventstore.streams.bank import (
     Account,

@@ -22,7 +22,7 @@ from tailrace.eventstore.streams import (
     load_all,
     load_boundary,
 )
-from tailrace.eventstore.streams.connection import GRANTS
+from tailrace.eventstore.streams.database.connection import GRANTS
 from tests.eventstore.streams.bank import Deposited
 from tests.eventstore.streams.test_boundaries import Taken
 from tests.support import REPOSITORY

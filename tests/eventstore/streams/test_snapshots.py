@@ -23,7 +23,7 @@ from tailrace.eventstore.streams import (
     load_all,
     state_of,
 )
-from tailrace.eventstore.streams.source import AnyConnection
+from tailrace.eventstore.streams.database.source import AnyConnection
 from tests.eventstore.streams.bank import (
     Account,
     Deposit,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailrace.eventstore.subscriptions.batch import dicts, values
+from tailrace.eventstore.subscriptions.rows.cells import dicts, values
 
 MOMENTS: list[Any] = [
     datetime(1, 1, 1, tzinfo=UTC),

@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections import defaultdict
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
-from uuid import uuid4
 
-import pyarrow as pa
 import pytest
-from pydantic import BaseModel
 
-from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.log.sources import register_topic
-from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
-from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
-from tailrace.eventstore.model.topic import Op, TopicId
+from tailrace.eventstore.model.topic import Op
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.streams import Json, RawEvent, Recorded, event, upcaster
-from tailrace.eventstore.subscriptions.batch import Change
-from tests.eventstore.shop import ORDERS, at, batch, writer
+from tailrace.eventstore.streams import Recorded
+from tailrace.eventstore.subscriptions.rows.changes import Change
+from tests.eventstore.shop import ORDERS, batch, writer
 from tests.fixtures.stores import StoreFactory, one_catalog
-
-
-@event("paid", version=1)
-class Paid(BaseModel):
-    amount: Decimal
-
-
-@event("sent", version=1)
-class Sent(BaseModel):
-    parcel: str
-
-
-class Moved(BaseModel):
-    """No event any more: an upcaster splits those that are stored."""
-
-    amount: Decimal
-    parcel: str
-
-
-@upcaster("moved", 1)
-def split(data: Json) -> list[RawEvent]:
-    return [RawEvent("paid", 1, {"amount": data["amount"]}), RawEvent("sent", 1, {"parcel": data["parcel"]})]
 
 
 @pytest.fixture
@@ -207,81 +174,3 @@ def test_stopping_leaves_an_unfinished_batch_for_the_next(store: Store) -> None:
         member.process(handler, attempts=5, pause=60)
     assert group.parked() == []
     assert sum(each.lag for each in group.progress()) == 1
-
-
-def events(lsn: int, stream: str, *models: BaseModel) -> pa.Table:
-    """What capture appends for events of one stream."""
-    rows = []
-    for number, model in enumerate(models):
-        rows.append(
-            {
-                "_hash": hash_texts([stream]),
-                "_op": "c",
-                "_lsn": lsn,
-                "_txn": lsn,
-                "_ordinal": number,
-                "_commit_ts": at(lsn),
-                "key": {"stream": stream},
-                "after": {
-                    "stream": stream,
-                    "version": lsn * 10 + number,
-                    "type": type(model).__name__.lower(),
-                    "schema_version": 1,
-                    "data": model.model_dump_json(),
-                    "metadata": json.dumps({"by": "test"}),
-                    "event_id": str(uuid4()),
-                    "recorded_at": datetime(2026, 1, 1, tzinfo=UTC),
-                },
-                "_before": "none",
-            }
-        )
-    return pa.Table.from_pylist(rows, schema=change_schema(EVENT_SCHEMA))
-
-
-@one_catalog
-def test_domain_events_come_typed(store: Store) -> None:
-    capture = writer(store)
-    topic = TopicId.events("shop", "account")
-    register_topic(store, topic, EVENT_SCHEMA, reason="")
-    rows = events(1, "42", Paid(amount=Decimal("9.50")), Sent(parcel="p1"), Paid(amount=Decimal(3)))
-    capture.append(EpochBatch("shop", 1, 2, 2, at(1), 1, [TopicRows(topic, 1, rows)]))
-    group = store.group("g", ["shop.account"], start="earliest")
-    with group.join() as member:
-        found = next(member.batches(0))
-        assert [each.data for each in found.events(Paid)] == [
-            Paid(amount=Decimal("9.50")),
-            Paid(amount=Decimal(3)),
-        ]
-        assert [each.stream.id for each in found.events()] == ["42"] * 3
-        with pytest.raises(UsageError, match="not declared as an event"):
-            list(found.events(BaseModel))
-    typed: list[Recorded[Any] | Change] = []
-    with group.join() as member:
-        member.process(typed.append, timeout=0)
-    assert [type(each) for each in typed] == [Recorded] * 3
-
-
-@one_catalog
-def test_an_event_that_an_upcaster_splits_comes_as_its_parts(store: Store) -> None:
-    capture = writer(store)
-    topic = TopicId.events("shop", "account")
-    register_topic(store, topic, EVENT_SCHEMA, reason="")
-    rows = events(1, "42", Moved(amount=Decimal(1), parcel="a"), Sent(parcel="b"))
-    capture.append(EpochBatch("shop", 1, 2, 2, at(1), 1, [TopicRows(topic, 1, rows)]))
-    group = store.group("g", ["shop.account"], start="earliest")
-    with group.join() as member:
-        found = next(member.batches(0))
-        assert [each.data for each in found.events(Sent)] == [Sent(parcel="a"), Sent(parcel="b")]
-        assert [(each.version, each.part) for each in found.events()] == [(10, 0), (10, 1), (11, 0)]
-    given: list[Any] = []
-
-    def once_too_often(value: Change | Recorded[Any]) -> None:
-        assert isinstance(value, Recorded)
-        given.append(value.data)
-        if len(given) == 2:
-            raise ValueError
-
-    with group.join() as member:
-        member.process(once_too_often, pause=0.001, timeout=0)
-    paid, sent = Paid(amount=Decimal(1)), Sent(parcel="a")
-    assert given == [paid, sent, paid, sent, Sent(parcel="b")]  # one stored event is tried again as a whole

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.subscriptions.batch import Change
+from tailrace.eventstore.subscriptions.rows.changes import Change
 from tests.eventstore.shop import ORDERS, batch, writer
 from tests.tailrace.conftest import Project
 

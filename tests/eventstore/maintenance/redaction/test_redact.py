@@ -34,7 +34,8 @@ from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import event
-from tailrace.eventstore.subscriptions.batch import Batch, change, column_names
+from tailrace.eventstore.subscriptions.batch import Batch
+from tailrace.eventstore.subscriptions.rows.changes import change, column_names
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, writer
 from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking

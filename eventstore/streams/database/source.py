@@ -10,12 +10,13 @@ from uuid import UUID
 
 import psycopg
 
-from tailrace.eventstore.streams.connection import (
+from tailrace.eventstore.streams.database.connection import (
     AsyncDatabaseConnection,
     DatabaseConnection,
     run,
     run_async,
 )
+from tailrace.eventstore.streams.database.tagging import TAGS, TAGS_AND_ASKED, tagging
 from tailrace.eventstore.streams.rows import (
     Asked,
     EventType,
@@ -28,7 +29,6 @@ from tailrace.eventstore.streams.rows import (
     TaggedRow,
 )
 from tailrace.eventstore.streams.stream import Stream
-from tailrace.eventstore.streams.tagging import TAGS, TAGS_AND_ASKED, tagging
 
 AnyConnection: TypeAlias = "DatabaseConnection | Keeper"
 AnyAsyncConnection: TypeAlias = "AsyncDatabaseConnection | Keeper"

@@ -1,0 +1,1 @@
+"""Streams in the tables of a source: which statements, on which connections?"""

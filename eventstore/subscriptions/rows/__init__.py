@@ -1,0 +1,1 @@
+"""Rows of the log as Python has them: cells, changes, typed domain events."""
