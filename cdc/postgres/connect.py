@@ -8,7 +8,6 @@ would cut a long load. They are set by one query after connecting, for those par
 from __future__ import annotations
 
 import os
-import select
 import socket
 import threading
 import time
@@ -23,6 +22,7 @@ from psycopg import conninfo, pq
 from tailrace.cdc.postgres import errors
 from tailrace.eventstore.disclosure import is_ambiguous
 from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.readiness import readable, writable
 from tailrace.eventstore.settings import PostgresSourceSettings
 
 SESSION = {
@@ -242,7 +242,7 @@ def execute(connection: pq.abc.PGconn, text: str, doing: str, address: Address) 
     try:
         connection.send_query(text.encode())
         while connection.is_busy():
-            if not select.select([connection.socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not readable([connection.socket], max(0.0, deadline - time.monotonic())):
                 raise errors.failure(None, "no answer", doing, address.text)
             connection.consume_input()
         result = connection.get_result()
@@ -264,11 +264,12 @@ def _establish(connection: pq.abc.PGconn, timeout: str) -> str | None:
     while polled not in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
         if connection.status == pq.ConnStatus.BAD:
             break
-        socket_ = [connection.socket]
         left = deadline - time.monotonic()
-        writing = polled == pq.PollingStatus.WRITING
-        ready = select.select([] if writing else socket_, socket_ if writing else [], [], max(0.0, left))
-        if left <= 0 or not any(ready):
+        if left <= 0 or not (
+            writable(connection.socket, left)
+            if polled == pq.PollingStatus.WRITING
+            else readable([connection.socket], left)
+        ):
             return "timeout expired"
         polled = connection.connect_poll()
     if polled == pq.PollingStatus.OK:

@@ -6,7 +6,6 @@ process that waits for its client, while the client waits for it, has lost it.""
 
 from __future__ import annotations
 
-import select
 from collections.abc import Collection
 from contextlib import closing, suppress
 
@@ -15,6 +14,7 @@ from psycopg import Connection, pq
 from tailrace.cdc.postgres import errors
 from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.eventstore.errors import TailraceError, TransientError
+from tailrace.eventstore.readiness import readable
 
 Row = tuple[object, ...]
 _FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # of silence before the server is asked, and asked again
@@ -31,7 +31,7 @@ WHERE pid = ANY (%s) AND usename = current_user AND application_name LIKE 'tailr
 def wait_readable(pgconn: pq.abc.PGconn, doing: str, address: Address) -> None:
     """Wait until the server has sent something. Raises TransientError when the server waits for us."""
     silence = _FIRST_SECONDS
-    while not select.select([pgconn.socket], [], [], silence)[0]:
+    while not readable([pgconn.socket], silence):
         if _waits_for_client(pgconn.backend_pid, address) and not _has_input(pgconn, _LATE_SECONDS):
             raise errors.failure(None, "the connection is dead, though nobody closed it", doing, address.text)
         silence = min(2 * silence, _LONGEST_SECONDS)
@@ -60,4 +60,4 @@ def _ask(connection: Connection[Row], address: Address, query: str, parameter: o
 
 
 def _has_input(pgconn: pq.abc.PGconn, seconds: float) -> bool:
-    return bool(select.select([pgconn.socket], [], [], seconds)[0])
+    return readable([pgconn.socket], seconds)

@@ -6,7 +6,6 @@ Command". One thread owns a stream: libpq connections are not for two.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from tailrace.cdc.postgres.connect import Address, command, connect_replication,
 from tailrace.cdc.wire.replication import without_long_message
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.position import format_lsn, parse_lsn
+from tailrace.eventstore.readiness import readable, writable
 
 _FINISH_SECONDS = 5.0
 
@@ -125,7 +125,7 @@ class ReplicationStream:
 
     def _read_socket(self) -> bool:
         """Take in what the socket has; False when it has nothing."""
-        if not select.select([self._connection.socket], [], [], 0)[0]:
+        if not readable([self._connection.socket], 0):
             return False
         self._connection.consume_input()
         self.heard_at = time.monotonic()
@@ -135,7 +135,7 @@ class ReplicationStream:
         """Send one frame to the server. Raises TransientError when the connection is gone."""
         try:
             while self._connection.put_copy_data(frame) == 0:
-                select.select([], [self._connection.socket], [], 1.0)
+                writable(self._connection.socket, 1.0)
             self.flush()
         except psycopg.OperationalError as error:
             raise self._connection_error(str(error)) from None
@@ -146,7 +146,7 @@ class ReplicationStream:
         while self._connection.flush() == 1:
             if time.monotonic() > deadline:
                 raise self._connection_error("the server takes no data")
-            select.select([], [self._connection.socket], [], 0.1)
+            writable(self._connection.socket, 0.1)
 
     def silence_error(self) -> TransientError:
         """The error for a server that answers no more."""
@@ -163,7 +163,7 @@ class ReplicationStream:
                 if count < 0:
                     break
                 if count == 0:
-                    select.select([self._connection.socket], [], [], 0.1)
+                    readable([self._connection.socket], 0.1)
                     self._connection.consume_input()
         except (psycopg.OperationalError, TransientError):
             pass  # the last status was sent before; a server that hangs up now has nothing to tell us

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tailrace.cdc.postgres.connect import Address, quote, translate_errors
 from tailrace.cdc.postgres.errors import REPAIR_HINT, SlotActive, SlotLost
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.position import parse_lsn
+from tailrace.eventstore.readiness import readable
 
 _PG15 = 150000
 _CANCEL_SECONDS = 5.0
@@ -131,7 +131,7 @@ def create_exported(
     answered = False
     try:
         while _is_busy(connection, address):
-            if not select.select([connection.socket], [], [], 0.5)[0]:
+            if not readable([connection.socket], 0.5):
                 waiting()
         answered = True
     finally:
@@ -160,7 +160,7 @@ def _cancel(connection: pq.abc.PGconn, address: Address) -> None:
         connection.get_cancel().cancel()
         deadline = time.monotonic() + _CANCEL_SECONDS
         while _is_busy(connection, address) and time.monotonic() < deadline:
-            select.select([connection.socket], [], [], 0.1)
+            readable([connection.socket], 0.1)
     except (psycopg.OperationalError, TransientError):
         pass  # the connection is gone, and the command with it
 

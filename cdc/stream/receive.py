@@ -6,7 +6,6 @@ It never waits for the append side: when the queue is full it stops reading and 
 
 from __future__ import annotations
 
-import select
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.readiness import readable
 
 _READ_BYTES = 1 << 20  # frames taken per turn: between two looks at feedback and queue
 _WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
@@ -223,7 +223,7 @@ class Receiver:
         sources: list[Frames | Handover] = [self._handover]
         if reading:
             sources.append(self._stream)
-        select.select(sources, [], [], timeout)
+        readable(sources, timeout)
 
     def _finish(self) -> None:
         """Clean stop: append the whole transactions that came, confirm them, end the copy."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tailrace.eventstore.errors import OperatorError, optional_part
-from tailrace.eventstore.kafka.connection import client_options, refusal, speaking
+from tailrace.eventstore.kafka.connection import client, refusal, speaking
 from tailrace.eventstore.kafka.first_connection import starting
 from tailrace.eventstore.kafka.reader import Partition
 from tailrace.eventstore.settings.kafka import KafkaConnectionSettings
@@ -43,7 +43,7 @@ class Cluster:
 
     def __init__(self, settings: KafkaConnectionSettings) -> None:
         with starting(settings):
-            self._admin = KafkaAdminClient(**client_options(settings))
+            self._admin = client(KafkaAdminClient, settings)
 
     def id(self) -> str:
         """Of the cluster, whichever of its brokers answers."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import encodings.idna  # noqa: F401 - the codec of host names: else each client's own thread imports it and what it needs
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tailrace.eventstore.errors import (
     Fenced,
@@ -16,12 +16,15 @@ from tailrace.eventstore.errors import (
     TransientError,
     optional_part,
 )
+from tailrace.eventstore.kafka.seams import closing_sockets
 from tailrace.eventstore.settings.kafka import KafkaConnectionSettings
 
 with optional_part("Kafka", "kafka"):
     from kafka import errors
+    from kafka.net import KafkaNetClient
 
 CLIENT_ID = "tailrace"
+Client = TypeVar("Client")
 START_SECONDS = 10.0
 
 
@@ -37,6 +40,7 @@ def client_options(settings: KafkaConnectionSettings) -> dict[str, Any]:
         "client_id": CLIENT_ID,
         "bootstrap_timeout_ms": int(START_SECONDS * 1000),
         "security_protocol": ("SASL_" if settings.sasl else "") + ("SSL" if settings.tls else "PLAINTEXT"),
+        **closing_sockets(),
     }
     if settings.tls:
         options["ssl_context"] = tls_context(settings)
@@ -45,6 +49,25 @@ def client_options(settings: KafkaConnectionSettings) -> dict[str, Any]:
         options["sasl_plain_username"] = settings.username
         options["sasl_plain_password"] = settings.password.get_secret_value()
     return options
+
+
+def client(kind: Callable[..., Client], settings: KafkaConnectionSettings, **options: Any) -> Client:
+    """One of kafka-python's clients. Its own leave a thread and sockets behind when they cannot start.
+
+    Raises what ``client_options`` raises, and kafka-python's errors.
+    """
+    networks: list[KafkaNetClient] = []
+
+    def network(**given: Any) -> KafkaNetClient:
+        networks.append(KafkaNetClient(**given))
+        return networks[-1]
+
+    try:
+        return kind(**client_options(settings), kafka_client=network, **options)
+    except BaseException:
+        for each in networks:
+            each.close()
+        raise
 
 
 def tls_context(settings: KafkaConnectionSettings) -> ssl.SSLContext:

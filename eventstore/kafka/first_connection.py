@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, optional_part
-from tailrace.eventstore.kafka.connection import CREDENTIALS, client_options, speaking, tls_context
+from tailrace.eventstore.kafka.connection import CREDENTIALS, client, speaking, tls_context
 from tailrace.eventstore.settings.kafka import KafkaConnectionSettings
 
 with optional_part("Kafka", "kafka"):
@@ -68,7 +68,7 @@ def _why_not(settings: KafkaConnectionSettings) -> TailraceError:
 def _lets_in(settings: KafkaConnectionSettings) -> bool:
     """Asked once more, of a broker that is up: the first time it may have been starting."""
     with suppress(TransientError), speaking():
-        KafkaAdminClient(**client_options(settings)).close()
+        client(KafkaAdminClient, settings).close()
         return True
     return False
 

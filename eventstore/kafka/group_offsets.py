@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from tailrace.eventstore.errors import TailraceError, TransientError, optional_part
-from tailrace.eventstore.kafka.connection import client_options, refusal, speaking
+from tailrace.eventstore.kafka.connection import client, refusal, speaking
 from tailrace.eventstore.kafka.first_connection import starting
 from tailrace.eventstore.kafka.reader import Partition
 from tailrace.eventstore.settings.kafka import KafkaConnectionSettings
@@ -33,7 +33,7 @@ class GroupOffsets:
     def __init__(self, settings: KafkaConnectionSettings, group: str, say: Callable[[str], None]) -> None:
         self._group, self._say = group, say
         with starting(settings):
-            self._admin = KafkaAdminClient(**client_options(settings))
+            self._admin = client(KafkaAdminClient, settings)
         self._changed = threading.Condition()
         self._told: Mapping[Partition, int] | None = None
         self._closed = False

@@ -25,7 +25,7 @@ from tailrace.eventstore.kafka import seams
 from tailrace.eventstore.kafka.build import build
 from tailrace.eventstore.kafka.cluster import Cluster
 from tailrace.eventstore.kafka.codecs import Codec
-from tailrace.eventstore.kafka.connection import client_options, speaking
+from tailrace.eventstore.kafka.connection import client, speaking
 from tailrace.eventstore.kafka.first_connection import starting
 from tailrace.eventstore.kafka.reader import Partition
 from tailrace.eventstore.settings.kafka import KafkaConnectionSettings
@@ -63,17 +63,22 @@ class TransactionalPublisher:
         self._ended: TailraceError | None = None
         self._batch_bytes_max: dict[Partition, int] = {}
         self._cluster = Cluster(settings)
-        with starting(settings):
-            self._producer = KafkaProducer(
-                **client_options(settings),
-                metrics_enabled=False,
-                transactional_id=transactional_id,
-                acks="all",
-                allow_auto_create_topics=False,
-                delivery_timeout_ms=_DELIVERY_MS,
-                request_timeout_ms=_REQUEST_MS,
-                max_request_size=REQUEST_BYTES,
-            )
+        try:
+            with starting(settings):
+                self._producer = client(
+                    KafkaProducer,
+                    settings,
+                    metrics_enabled=False,
+                    transactional_id=transactional_id,
+                    acks="all",
+                    allow_auto_create_topics=False,
+                    delivery_timeout_ms=_DELIVERY_MS,
+                    request_timeout_ms=_REQUEST_MS,
+                    max_request_size=REQUEST_BYTES,
+                )
+        except BaseException:
+            self._cluster.close()
+            raise
         if self._whole_batches:
             seams.give_batches(self._producer)
         try:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.errors import OperatorError, ProtocolError, optional_part
 from tailrace.eventstore.kafka import seams
-from tailrace.eventstore.kafka.connection import client_options, speaking
+from tailrace.eventstore.kafka.connection import client, speaking
 from tailrace.eventstore.kafka.first_connection import starting
 from tailrace.eventstore.kafka.records import (
     BATCH_BYTES_MAX,
@@ -64,8 +64,9 @@ class PartitionReader:
         self._batch_bytes_max = batch_bytes_max
         self._reported: dict[Partition, int] = {}
         with starting(settings):
-            self._consumer = KafkaConsumer(
-                **client_options(settings),
+            self._consumer = client(
+                KafkaConsumer,
+                settings,
                 metrics_enabled=False,
                 group_id=None,
                 enable_auto_commit=False,

@@ -22,6 +22,7 @@ with optional_part("Kafka", "kafka"):
     import kafka
     from kafka import errors
     from kafka.consumer.fetcher import Fetcher
+    from kafka.net.inet import KafkaNetSocket
     from kafka.producer.future import FutureRecordMetadata
     from kafka.producer.producer_batch import ProducerBatch
     from kafka.producer.sender import Sender
@@ -38,6 +39,28 @@ _ATTRIBUTES_END = _LAST_DELTA_AT
 _PRODUCER, _PRODUCER_AT = struct.Struct(">qhi"), 43
 _NO_PRODUCER = (-1, -1, -1)
 _CHECKSUM = struct.Struct(">I")
+
+
+_SCHEME = "tailrace"
+
+
+class _ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python ships no types
+    """No proxy, but where kafka-python 3.0 lets a socket be chosen. Its own leaves one that could not connect to the
+    garbage collector: while a broker is away there is one more with each try."""
+
+    SCHEMES = (_SCHEME,)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def closing_sockets() -> dict[str, Any]:
+    """Options of a client by which it closes sockets that could not connect."""
+    return {"proxy_url": f"{_SCHEME}://"} if kafka.__version__.startswith(_KNOWN_VERSION) else {}
 
 
 def reads_batches() -> bool:

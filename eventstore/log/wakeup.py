@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import socket
 import time
 import uuid
@@ -25,6 +24,7 @@ from sqlalchemy import select as sql_select
 
 from tailrace.eventstore.catalog.database import Catalog, translate_errors
 from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.readiness import readable
 from tailrace.eventstore.storage.private import make_folder
 
 # sun_path of sockaddr_un is 108 bytes on Linux and 104 on the BSDs, with the final zero.
@@ -143,7 +143,7 @@ class _SocketListener:
         self._receiver = receiver
 
     def wait(self, seconds: float) -> None:
-        select.select([self._receiver], [], [], seconds)
+        readable([self._receiver], seconds)
         try:
             while self._receiver.recv(64):
                 pass  # one look at the catalog answers all hints so far

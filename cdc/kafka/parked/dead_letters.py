@@ -11,7 +11,7 @@ from typing import Self
 
 from tailrace.eventstore.errors import OperatorError, optional_part
 from tailrace.eventstore.kafka.cluster import Cluster
-from tailrace.eventstore.kafka.connection import client_options, speaking
+from tailrace.eventstore.kafka.connection import client, speaking
 from tailrace.eventstore.kafka.first_connection import starting
 from tailrace.eventstore.model.kafka import ParkedRecord
 from tailrace.eventstore.publishing.dead_letters import (
@@ -42,8 +42,9 @@ class DeadLetters:
         self._topic = topic
         _require(settings, topic)
         with starting(settings):
-            self._producer = KafkaProducer(
-                **client_options(settings),
+            self._producer = client(
+                KafkaProducer,
+                settings,
                 acks="all",
                 allow_auto_create_topics=False,
                 enable_idempotence=False,  # with it a record that is too large ends the producer
@@ -84,7 +85,7 @@ def _require(settings: KafkaConnectionSettings, topic: str) -> None:
         if topic in cluster.topics():
             return
     with starting(settings):
-        admin = KafkaAdminClient(**client_options(settings))
+        admin = client(KafkaAdminClient, settings)
     try:
         with speaking(topic):
             admin.create_topics(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.eventstore.errors import OperatorError, optional_part
-from tailrace.eventstore.kafka.connection import client_options, speaking
+from tailrace.eventstore.kafka.connection import client, speaking
 from tailrace.eventstore.kafka.first_connection import starting
 from tailrace.eventstore.publishing.names import published_name
 from tailrace.eventstore.publishing.records import Published
@@ -34,7 +34,7 @@ class Topics:
         self._known: dict[Published, Destination] = {}
         self._named: dict[str, Destination] = {}
         with starting(cluster):
-            self._admin = KafkaAdminClient(**client_options(cluster))
+            self._admin = client(KafkaAdminClient, cluster)
 
     def close(self) -> None:
         self._admin.close()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -231,3 +234,32 @@ def test_silence_may_end_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_broker_that_answers_anybody_is_not_said_to_keep_us_out(kafka: KafkaServer) -> None:
     """It may only have had too little time, as while the cluster chooses its leaders."""
     assert first_connection._answers_anybody(KafkaConnectionSettings(brokers=(kafka.address,)), kafka.address)
+
+
+@pytest.mark.parametrize("kind", [Cluster, PartitionReader])
+def test_a_broker_that_is_away_leaves_no_socket_and_no_thread_behind(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[[KafkaConnectionSettings], object]
+) -> None:
+    """Nor anything for the garbage collector: there would be more with each try."""
+    monkeypatch.setattr("tailrace.eventstore.kafka.connection.START_SECONDS", 0.5)
+    settings = KafkaConnectionSettings(brokers=(f"127.0.0.1:{free_port()}",))
+    gc.collect()
+    gc.disable()
+    try:
+        before = open_sockets(), threading.active_count()
+        for _ in range(3):
+            with pytest.raises(TransientError):
+                kind(settings)
+        assert (open_sockets(), threading.active_count()) == before
+    finally:
+        gc.enable()
+
+
+def open_sockets() -> int:
+    return sum(target.startswith("socket:") for target in map(target_of, os.listdir("/proc/self/fd")))
+
+
+def target_of(descriptor: str) -> str:
+    with suppress(OSError):  # that of the folder itself
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    return ""
