@@ -170,12 +170,13 @@ def _event_rows(table: pa.Table, planned: ChangesInput) -> pa.Table:
     """The inserts of an events table. It is insert-only, so anything else is evidence of tampering and no event."""
     table = table.filter(pc.is_in(table["_op"], pa.array(["r", "c"])))
     after = table["after"].combine_chunks()
-    schema = planned.schema
-    columns = [
-        pc.struct_field(after, field.name) if field.name not in table.column_names else table[field.name]
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    if planned.typed is None:
+        cells = {field.name: after.field(field.name) for field in after.type}
+    else:
+        kept, cells = planned.typed.read(after)
+        table = table.take(kept)
+    columns = [cells[field.name] if field.name in cells else table[field.name] for field in planned.schema]
+    return pa.Table.from_arrays(columns, schema=planned.schema)
 
 
 def _unify(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa.Table:

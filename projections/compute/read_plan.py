@@ -23,6 +23,7 @@ from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment.segment import POSITION_FIELDS, stored_schema
 from tailrace.eventstore.state.input import StateInput, plan_state
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State
+from tailrace.projections.events.typed_events import ENVELOPE, TypedEvents
 from tailrace.projections.generations.result_input import ResultInput, describe_result, live_of, plan_result
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ChangesInput:
     partitions: int
     refs: tuple[SegmentRef, ...]
     as_events: bool
+    typed: TypedEvents | None = None
 
     @property
     def buckets(self) -> int:
@@ -54,6 +56,8 @@ class ChangesInput:
             return stored
         after = stored.field("after").type
         columns = [after.field(i) for i in range(after.num_fields)]
+        if self.typed is not None:
+            columns = [*(each for each in columns if each.name in ENVELOPE), *self.typed.fields]
         return pa.schema([*POSITION_FIELDS, *(stored.field(name) for name in _EVENT_ENVELOPE), *columns])
 
 
@@ -237,6 +241,13 @@ def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: 
         partitions=info.partitioning.total,
         refs=tuple(store.segments(info.id, cut, after_epoch)),
         as_events=as_events,
+        typed=_typed(source),
+    )
+
+
+def _typed(source: Changes | Events) -> TypedEvents | None:
+    return (
+        TypedEvents.of(source.topic_id, source.types) if isinstance(source, Events) and source.types else None
     )
 
 
@@ -253,7 +264,7 @@ def describe_input(store: Store, source: Input) -> Planned:
     target = unify(list(versions.values()))
     if not isinstance(source, State):
         return ChangesInput(
-            info.id, target, versions, info.partitioning.total, (), isinstance(source, Events)
+            info.id, target, versions, info.partitioning.total, (), isinstance(source, Events), _typed(source)
         )
     names = tuple(column.name for column in target.columns) if source.columns is None else source.columns
     policy = source.on_unreadable

@@ -14,13 +14,14 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType
 
-from tailrace.projections.definition.model import Projection
+from tailrace.projections.definition.model import Events, Projection
 from tailrace.projections.definition.source import is_project_file
 from tailrace.projections.definition.sql_query import SqlQuery
+from tailrace.projections.events.typed_events import Code, TypedEvents
 
 _PLAIN = (str, bytes, int, float, tuple, type(None))
 
@@ -40,7 +41,11 @@ def _parts(projection: Projection) -> Iterator[str]:
     yield repr(projection.key)
     yield _value_text(projection.sink)
     for name, source in projection.inputs.items():
-        yield f"{name}={source!r}"
+        if isinstance(source, Events) and source.types:
+            yield f"{name}={replace(source, types=None)!r}"
+            yield from _texts_of_events(TypedEvents.of(source.topic_id, source.types))
+        else:
+            yield f"{name}={source!r}"
     yield repr(sorted(projection.tolerance.items()))
     function = inspect.unwrap(projection.function)
     if isinstance(function, SqlQuery):
@@ -53,6 +58,26 @@ def _parts(projection: Projection) -> Iterator[str]:
         return
     reach = _Reach()
     reach.follow_name(_Module.read(projection.module, Path(file)), function.__name__)
+    yield from reach.texts
+
+
+def _texts_of_events(typed: TypedEvents) -> Iterator[str]:
+    """What decides how events are read: their models, and what makes them of earlier ones."""
+    names = {each.type.name for each in typed.models}
+    used = [each.code for each in typed.models]
+    modules = {code.module for code in used}
+    for kind, step in sorted(typed.steps.items()):
+        if isinstance(step, Code):
+            used += [step] if kind.name in names or step.module in modules else []
+        elif kind.name in names:
+            yield f"{kind!r} {step!r}"
+    reach = _Reach()
+    for code in used:
+        file = _project_file(code.module)
+        if file is None:
+            yield f"{code.module}.{code.name}"
+        else:
+            reach.follow_name(_Module.read(code.module, file), code.name.partition(".")[0])
     yield from reach.texts
 
 

@@ -104,6 +104,9 @@ class Events:
     """Name of the topic: ``SOURCE.CATEGORY``."""
     affects: Affects = None
     """As in ``State``."""
+    types: Sequence[type[Any]] | None = None
+    """Models of events: those alone, as today's code has them, each with a column of its stored name in place of data:
+    a struct of the model's fields. NULL where the event is of another model, or was erased."""
 
     @property
     def topic_id(self) -> TopicId:

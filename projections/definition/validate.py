@@ -28,6 +28,7 @@ from tailrace.projections.definition.model import (
     Through,
 )
 from tailrace.projections.definition.source import SourceLines
+from tailrace.projections.events.typed_events import TypedEvents
 from tailrace.projections.sinks.record import own_mistakes
 from tailrace.projections.sinks.specs import (
     FieldKind,
@@ -137,6 +138,8 @@ def _input_mistakes(defined: Projection, name: str, source: object) -> _Mistakes
     try:
         if not isinstance(source, Result):
             TopicId.parse(source.topic)
+        if isinstance(source, Events) and source.types is not None:
+            TypedEvents.of(source.topic_id, source.types)
     except UsageError as error:
         yield f"input {name!r}: {error.message}", error.hint
     yield from _computed_mistakes(name, source)
@@ -313,7 +316,17 @@ _FIELDS: Mapping[type, Mapping[str, _Expectation]] = {
         "erased": _FLAG,
     },
     Changes: _READ,
-    Events: _READ,
+    Events: {
+        **_READ,
+        "types": _optional(
+            _Expectation(
+                "a list of models of events: [Deposited, Withdrawn]",
+                lambda value: isinstance(value, tuple | list)
+                and bool(value)
+                and all(isinstance(each, type) for each in value),
+            )
+        ),
+    },
     Result: {"projection": _TEXT, "affects": _AFFECTS},
     PostgresTable: {
         "sink": _TEXT,

@@ -18,12 +18,12 @@ from tests.support import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "projections" / "writing.md").read_text()
 CHANGE = "_op string, _commit_ts timestamp, key struct<id: bigint>, after struct<id: bigint, status: string>"
-EVENT = "stream string, type string, data string, recorded_at timestamp"
+EVENT = "stream string, order_paid struct<amount: decimal(12, 2)>, recorded_at timestamp"
 
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Projection]:
-    blocks = re.findall(r"```python\n(from pyspark.*?)```", PAGE, re.DOTALL)
+    blocks = re.findall(r"```python\n(from (?:pyspark|decimal).*?)```", PAGE, re.DOTALL)
     (tmp_path / "page_of_projections.py").write_text("\n\n".join(blocks))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "page_of_projections", raising=False)  # another test's
@@ -63,11 +63,11 @@ def test_the_example_of_events_counts_days_in_utc(
     spark: SparkSession, examples: dict[str, Projection]
 ) -> None:
     rows = [
-        ("order-1", "order_placed", "{}", at(9)),
-        ("order-1", "order_paid", '{"amount": "4.50"}', at(23)),  # the next day in Berlin, the same in UTC
-        ("order-2", "order_paid", '{"amount": "1.00"}', at(1)),
-        ("order-3", "order_paid", '{"amount": "2.00"}', at(1, day=2)),
-        ("order-4", "order_paid", '{"amount": "8.00"}', None),
+        ("order-1", None, at(9)),
+        ("order-1", (Decimal("4.50"),), at(23)),  # the next day in Berlin, the same in UTC
+        ("order-2", (Decimal("1.00"),), at(1)),
+        ("order-3", (Decimal("2.00"),), at(1, day=2)),
+        ("order-4", (Decimal("8.00"),), None),
     ]
     events = spark.createDataFrame(rows, EVENT)
     result = examples["paid_per_day"](events=events)
@@ -79,6 +79,6 @@ def test_the_example_of_events_counts_days_in_utc(
 
 def test_the_expression_for_another_zone_gives_its_days(spark: SparkSession) -> None:
     (expression,) = re.findall(r"`(F\.to_date\(F\.from_utc_timestamp\(.*?\)\))`", PAGE)
-    events = spark.createDataFrame([("order-1", "order_paid", "{}", at(23))], EVENT)
+    events = spark.createDataFrame([("order-1", None, at(23))], EVENT)
     (row,) = events.select(eval(expression, {"F": F})).collect()
     assert row[0] == date(2026, 3, 2)

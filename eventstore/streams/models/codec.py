@@ -7,6 +7,7 @@ secrets, excluded fields, validators and serializers of their own) are read back
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
@@ -87,13 +88,17 @@ class Codec:
             raise self._lost(data[:200].decode(errors="replace"))
         return data.decode()
 
+    def plain(self, event: object) -> dict[str, Any]:
+        """The event as values of JSON."""
+        return dict(self._adapter.dump_python(event, mode="json"))
+
     def json_schema(self) -> dict[str, Any]:
         """What JSON it takes."""
         return self._adapter.json_schema(mode="validation")
 
     def _reads_back(self, event: object, data: bytes) -> bool:
         try:
-            return bool(self._plain(self.parse(data)) == self._plain(event))
+            return bool(_comparable(self._plain(self.parse(data))) == _comparable(self._plain(event)))
         except ValidationError:
             return False
 
@@ -116,7 +121,7 @@ def survives(schema: Any) -> bool:
     kind = schema.get("type")
     if not isinstance(kind, str):  # fields or choices by name
         return all(survives(each) for each in schema.values())
-    if any(schema.get(key) for key in _CHANGES) or _config_changes(schema.get("config") or {}):
+    if changes_values(schema):
         return False
     match kind:
         case "float":
@@ -136,9 +141,13 @@ def survives(schema: Any) -> bool:
     return parts is not None and all(part in schema and survives(schema[part]) for part in parts)
 
 
-def _config_changes(config: Mapping[str, Any]) -> bool:
-    return config.get("extra_fields_behavior") == "allow" or any(
-        key.startswith(("ser_json", "val_json", "serialize")) for key in config
+def changes_values(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema of pydantic's, not those in it, may change values on their way out or in."""
+    config = schema.get("config") or {}
+    return (
+        any(schema.get(key) for key in _CHANGES)
+        or config.get("extra_fields_behavior") == "allow"
+        or any(key.startswith(("ser_json", "val_json", "serialize")) for key in config)
     )
 
 
@@ -153,6 +162,19 @@ def has_nul(value: Any) -> bool:
             return any(has_nul(part) for part in value)
         case _:
             return False
+
+
+def _comparable(value: Any) -> Any:
+    """With moments in UTC: in the hour that clocks are turned back, Python finds one equal to none in another zone."""
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC)
+        case dict():
+            return {_comparable(key): _comparable(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return type(value)(map(_comparable, value))
+        case _:
+            return value
 
 
 def misfit(what: str, model: type[Any], error: ValidationError) -> IntegrityError:

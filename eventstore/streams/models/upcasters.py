@@ -137,6 +137,16 @@ def is_upcast(kind: EventType) -> bool:
     return kind in _upcasters
 
 
+def declared_steps() -> dict[EventType, Upcast]:
+    """All upcasters, by what they read."""
+    return dict(_upcasters)
+
+
+def declare_again(kind: EventType, step: Upcast) -> None:
+    """Declare what another process has declared, unless it is here already."""
+    _upcasters.setdefault(kind, step)
+
+
 def parser_of(kind: EventType) -> Callable[[str], Any] | None:
     """What reads the JSON of a stored type, with pydantic's ValidationError; None where an upcaster comes first, or no
     model is declared."""

@@ -10,6 +10,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import (
@@ -124,6 +125,18 @@ class Unvalidated(BaseModel):
 def test_an_instance_that_was_made_around_validation_is_refused(name: Any) -> None:
     with pytest.raises(UsageError, match="'codec_unvalidated' does not survive"):
         codec_of(Unvalidated).encode(Unvalidated.model_construct(name=name))
+
+
+@event("codec_noted")
+class Noted(BaseModel):
+    at: datetime
+    note: str | None = None
+
+
+def test_a_moment_in_the_hour_that_clocks_are_turned_back_is_taken() -> None:
+    at = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    text = codec_of(Noted).encode(Noted(at=at))
+    assert codec_of(Noted).parse(text).at.utcoffset() == at.utcoffset()
 
 
 def test_what_only_looks_like_a_nul_is_taken() -> None:

@@ -19,7 +19,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import at, writer
-from tests.eventstore.subscriptions.test_delivery import events
+from tests.eventstore.subscriptions.test_domain_events import events
 from tests.tailrace.conftest import Project
 
 MODULE = """
