@@ -36,7 +36,7 @@ from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, 
 from tailrace.eventstore.subscriptions.filter import Filter
 from tailrace.eventstore.subscriptions.group import Group, all_groups
 from tailrace.eventstore.subscriptions.rows.events import WantedEvents
-from tailrace.eventstore.subscriptions.tail import FollowedRows, tail
+from tailrace.eventstore.subscriptions.tail import FollowedRows, tail, transaction
 
 
 class Store(Log):
@@ -133,6 +133,14 @@ class Store(Log):
         one to come), a position or filter that cannot be, HistoryGone when retention removed rows behind the position.
         """
         return tail(self, topics, start, until, Filter.of(ops, keys, since, events), timeout)
+
+    def transaction(self, source: str, lsn: int) -> list[FollowedRows]:
+        """All that one transaction of a source did, by topic: rows of tables, domain events, messages. ``lsn`` is that
+        of its commit, which every ``Change`` and every ``Recorded`` of the log has; empty where none committed there.
+
+        Raises BeyondLog when the log has not come that far, HistoryGone when retention removed some of it.
+        """
+        return list(transaction(self, source, lsn))
 
     def group(
         self, name: str, topics: Sequence[str] | None = None, *, start: str | int | datetime | None = None

@@ -17,10 +17,21 @@ from tailrace.eventstore.streams.stream import Stream
 class Recorded(Generic[Model]):
     """One stored event. ``version`` is its place in the ``stream``, from 1; ``data`` an instance of the declared model,
     and ``type`` that model's. Where an upcaster split the stored event, each has a ``part``, from 0. ``recorded_at`` is
-    the server's time."""
+    the server's time. ``lsn``, of those that the log gives, is that of the commit: all that it did with them is
+    ``Store.transaction(source, lsn)``."""
 
     # What most consumers do not look at is kept as it was stored: making it takes longer than the data.
-    __slots__ = ("_event_id", "_metadata", "_recorded_at", "_stream", "data", "part", "type", "version")
+    __slots__ = (
+        "_event_id",
+        "_metadata",
+        "_recorded_at",
+        "_stream",
+        "data",
+        "lsn",
+        "part",
+        "type",
+        "version",
+    )
     __match_args__ = ("stream", "version", "type", "data")
 
     def __init__(
@@ -33,6 +44,7 @@ class Recorded(Generic[Model]):
         event_id: UUID | str,
         recorded_at: datetime | int,
         part: int = 0,
+        lsn: int | None = None,
     ) -> None:
         """The category and id of a stream, JSON, the text of an id and µs since 1970 UTC are taken for what they say.
         They are as the log or the database has them: not checked."""
@@ -44,6 +56,7 @@ class Recorded(Generic[Model]):
         self._event_id = event_id
         self._recorded_at = recorded_at
         self.part: Final = part
+        self.lsn: Final = lsn
 
     @property
     def stream(self) -> Stream:

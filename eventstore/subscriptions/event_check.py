@@ -71,7 +71,7 @@ def check_log(log: Log, sample: int | None) -> list[CheckedType]:
         if topic.kind is not TopicKind.EVENTS:
             continue
         reader = EventReader(topic.id)
-        for rows in log.read(topic.id, columns=["_op", "after", "_raw"]):
+        for rows in log.read(topic.id, columns=["_op", "_lsn", "_raw", "after"]):
             for row in event_rows(pa.Table.from_batches([rows])):
                 if row.op not in (Op.CREATE, Op.READ):
                     continue

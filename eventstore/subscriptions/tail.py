@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.info import TopicInfo
-from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.position import Cut, format_lsn
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.batch import TopicTable
 from tailrace.eventstore.subscriptions.filter import Filter, check_topics, matching_topics
@@ -149,6 +149,16 @@ def read_between(
     """What there still is of these topics in the epochs behind ``after`` (0: and what came first) up to a cut."""
     begin = TailStart(Cut(after), lenient=True) if after else TailStart()
     return merge_topics(log, infos, begin, end, row_filter)
+
+
+def transaction(log: Log, source: str, lsn: int) -> Iterator[FollowedRows]:
+    """``Store.transaction``."""
+    cut = log.cut(f"{source}={format_lsn(lsn)}")
+    epoch = cut.inside.get(source, cut.epoch)
+    for each in read_between(log, log.topics(source), epoch - 1, Cut(epoch), Filter()):
+        rows = each.rows.filter(pc.equal(each.rows["_lsn"], lsn))
+        if rows.num_rows:
+            yield replace(each, rows=rows, ends_epoch=False)
 
 
 def merge_topics(

@@ -18,7 +18,7 @@ from tests.support import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "projections" / "writing.md").read_text()
 CHANGE = "_op string, _commit_ts timestamp, key struct<id: bigint>, after struct<id: bigint, status: string>"
-EVENT = "stream string, order_paid struct<amount: decimal(12, 2)>, recorded_at timestamp"
+EVENT = "stream string, invoice_paid struct<amount: decimal(12, 2)>, recorded_at timestamp"
 
 
 @pytest.fixture
@@ -74,6 +74,26 @@ def test_the_example_of_events_counts_days_in_utc(
     assert sorted(map(tuple, result.collect())) == [
         (date(2026, 3, 1), Decimal("5.50")),
         (date(2026, 3, 2), Decimal("2.00")),
+    ]
+
+
+@pytest.mark.slow
+def test_the_example_of_reasons_gives_each_update_the_events_of_its_transaction(
+    spark: SparkSession, examples: dict[str, Projection]
+) -> None:
+    changes = spark.createDataFrame(
+        [("u", 10, (1,)), ("u", 20, (1,)), ("u", 20, (2,)), ("c", 30, (3,))],
+        "_op string, _lsn long, key struct<id: bigint>",
+    )
+    events = spark.createDataFrame(
+        [("1", "order_paid", 20), ("1", "order_approved", 20), ("2", "order_paid", 30)],
+        "stream string, type string, _lsn long",
+    )
+    result = examples["reasons"](changes=changes, events=events)
+    assert sorted(map(tuple, result.collect())) == [
+        (1, 10, ""),
+        (1, 20, "order_approved, order_paid"),
+        (2, 20, ""),
     ]
 
 

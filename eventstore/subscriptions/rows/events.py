@@ -37,6 +37,7 @@ class EventRow(NamedTuple):
     the row is none of an event that was appended, or where they were erased."""
 
     op: str
+    lsn: int
     raw: Any
     stream: str
     version: int
@@ -119,7 +120,7 @@ class EventReader:
 
         Raises UsageError for a name that is not declared, IntegrityError when data do not fit the model.
         """
-        op, raw, stream, version, name, schema_version, data, metadata, event_id, recorded_at = row
+        op, lsn, raw, stream, version, name, schema_version, data, metadata, event_id, recorded_at = row
         if op not in _APPENDED:
             return ()
         if raw and (gone := erased_ids(raw)):
@@ -135,7 +136,9 @@ class EventReader:
             event = parse(data)
         except ValidationError:
             return self._read_any(row)  # and says which it is
-        return (Recorded((self._category, stream), version, kind, event, metadata, event_id, recorded_at),)
+        return (
+            Recorded((self._category, stream), version, kind, event, metadata, event_id, recorded_at, 0, lsn),
+        )
 
     def wants_all(self, name: str, schema_version: int) -> bool:
         """Whether all events of a stored type are wanted."""
@@ -170,16 +173,18 @@ class EventReader:
 
     def _recorded(self, row: EventRow, kind: EventType, event: object, part: int = 0) -> Recorded[Any]:
         stream = self._category, row.stream
-        return Recorded(stream, row.version, kind, event, row.metadata, row.event_id, row.recorded_at, part)
+        return Recorded(
+            stream, row.version, kind, event, row.metadata, row.event_id, row.recorded_at, part, row.lsn
+        )
 
 
 def event_rows(rows: pa.Table) -> Iterator[EventRow]:
     """Rows of a topic of domain events, in order."""
-    for batch in rows.select(["_op", "_raw", "after"]).combine_chunks().to_batches():
-        ops, raw, after = batch.columns
+    for batch in rows.select(["_op", "_lsn", "_raw", "after"]).combine_chunks().to_batches():
+        *about, after = batch.columns
         cells = [after.field(column.name) for column in EVENT_SCHEMA.columns]
         cells[-1] = cells[-1].cast(pa.int64())
-        yield from map(EventRow._make, zip(*map(values, (ops, raw, *cells)), strict=True))
+        yield from map(EventRow._make, zip(*map(values, (*about, *cells)), strict=True))
 
 
 def select_events(topic: TopicId, rows: pa.Table, wanted: EventFilter) -> pa.Table:

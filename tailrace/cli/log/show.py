@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import when
 
 if TYPE_CHECKING:
+    from tailrace.cli.log.beside import Beside
     from tailrace.cli.log.row_format import Document
     from tailrace.eventstore.model.info import TopicInfo
     from tailrace.eventstore.model.schema import TopicSchema
@@ -38,15 +39,27 @@ TopicArgument = Annotated[
 def show(
     context: typer.Context,
     topic: TopicArgument,
-    key: Annotated[str, typer.Argument(help="The key's value; of several columns: A,B.", show_default=False)],
+    key: Annotated[
+        str,
+        typer.Argument(
+            help="The key's value, or the stream's id; of several columns: A,B.", show_default=False
+        ),
+    ],
+    related: Annotated[
+        bool, typer.Option(help="All that the same transactions did, in every table and stream.")
+    ] = False,
 ) -> None:
-    """Show one row's history, with the domain events of the same transactions beside it."""
+    """Show the history of a row, and why: the domain events of the same transactions, those of the row's own stream
+    first. Of a stream, its events and the rows that changed with them."""
+
+    from tailrace.cli.log.beside import beside
 
     invocation = invocation_of(context)
     with invocation.store() as store:
         info = store.topic(topic)
         history = row_history(store, info, key)
-        events = events_of(store, info.id.source, history)
+        changes = related or info.id.is_events
+        also = beside(store, info, history, key, changes=changes)
         removed = store.removed_until(info.id)
         archived = sorted({each.archive for each in store.archived_files(info.id)})
     if removed is not None:
@@ -59,11 +72,18 @@ def show(
         )
     if invocation.output.json:
         for document in history:
-            invocation.output.document({**document, "events": events.get(document["lsn"], [])})
+            found = also.get(document["lsn"])
+            shown = {**document, "events": found.events if found else []}
+            invocation.output.document(
+                {**shown, "changes": found.changes if found else []} if changes else shown
+            )
         return
+    heading = (
+        "changed with it" if info.id.is_events else "all of the transaction" if related else "event behind it"
+    )
     invocation.output.table(
-        ("epoch", "committed", "txn", "change", "what changed", "event behind it"),
-        list(_history_rows(history, events)),
+        ("epoch", "committed", "txn", "change", "what changed", heading),
+        list(_history_rows(history, also, related=related)),
     )
 
 
@@ -103,28 +123,10 @@ def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Docum
         yield from documents(info.id, batch.filter(wanted))
 
 
-def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[str, list[Document]]:
-    """Domain events and logical messages of the transactions in ``history``, by commit LSN."""
-    from tailrace.cli.log.row_format import sort_by_commit
-    from tailrace.eventstore.model.position import Cut
-    from tailrace.eventstore.model.topic import TopicKind
-    from tailrace.eventstore.subscriptions.filter import Filter
-    from tailrace.eventstore.subscriptions.tail import read_between
-
-    epochs = sorted({row["epoch"] for row in history if row["txn"]})
-    lsns = {row["lsn"] for row in history if row["txn"]}
-    topics = [info for info in store.topics(source) if info.kind is not TopicKind.TABLE]
-    found: dict[str, list[Document]] = {}
-    for epoch in epochs:
-        for row in sort_by_commit(read_between(store, topics, epoch - 1, Cut(epoch), Filter())):
-            if row["lsn"] in lsns:
-                found.setdefault(row["lsn"], []).append(row)
-    return found
-
-
 def _history_rows(
-    history: Sequence[Document], events: Mapping[str, Sequence[Document]]
+    history: Sequence[Document], also: Mapping[str, Beside], *, related: bool
 ) -> Iterator[tuple[object, ...]]:
+    from tailrace.cli.log.beside import event_line, is_event
     from tailrace.cli.log.row_format import ROW_OPS, difference
 
     current: Document | None = None
@@ -132,24 +134,16 @@ def _history_rows(
         new = row["after"]
         if new is not None and current is not None:
             new = {**current, **new}  # cells that were not sent are as they were
-        beside = [event_line(event) for event in events.get(row["lsn"], ())]
+        found = also.get(row["lsn"])
         change = "all rows went" if row["op"] == "t" else difference(current, new)
+        if is_event(row):
+            change = event_line(row)
         yield (
             row["epoch"],
             when(row["commit_ts"]),
             row["txn"] or "first load",
             ROW_OPS[row["op"]],
             change,
-            beside,
+            found.lines(all_of_it=related) if found else [],
         )
         current = new
-
-
-def event_line(event: Mapping[str, Any]) -> str:
-    """A domain event in a few words: its type, stream and data."""
-    after = event["after"] or {}
-    if "type" not in after:
-        return f"message {after.get('prefix', '')}"
-    from tailrace.cli.log.row_format import cell_line
-
-    return f"{after['type']} on {after['stream']} v{after['version']}: {cell_line(after['data'])}"

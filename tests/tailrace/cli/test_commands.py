@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from tailrace.demo.events import OrderPaid
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import Stream, append
 from tests.tailrace.conftest import Project, until
 
@@ -152,7 +154,7 @@ def test_what_replay_prints_is_json_for_every_language(shop: Project, database: 
     ]
 
 
-def test_one_rows_history_has_the_domain_event_of_the_same_transaction_beside_it(
+def test_why_a_row_changed_and_what_changed_with_an_event_are_shown_from_both_sides(
     shop: Project, database: str
 ) -> None:
     shop.ok("init", "--events")
@@ -161,19 +163,43 @@ def test_one_rows_history_has_the_domain_event_of_the_same_transaction_beside_it
         connection.execute("UPDATE orders SET amount = 1 WHERE id = 7")
         with connection.transaction():
             connection.execute("UPDATE orders SET amount = 2 WHERE id = 7")
+            append(connection, Stream("order", "5"), [OrderPaid(method="cash")])
             append(connection, Stream("order", "7"), [OrderPaid(method="card")])
+            connection.execute("UPDATE customers SET name = 'Ada' WHERE id = 1")
         with connection.transaction():
             connection.execute("UPDATE orders SET amount = 3 WHERE id = 6")
             append(connection, Stream("order", "6"), [OrderPaid(method="invoice")])
     shop.ok("capture", "--once")
+
     history = shop.ok("log", "show", "shop.public.orders", "7", "--json").documents
-    events = [[event["after"]["data"] for event in change["events"]] for change in history]
+    events = [[json.loads(event["after"]["data"])["method"] for event in row["events"]] for row in history]
     assert [change["after"]["amount"] for change in history] == ["7.00", "1.00", "2.00"]
-    assert [[json.loads(data) for data in found] for found in events] == [[], [], [{"method": "card"}]]
-    shown = shop.ok("log", "show", "shop.public.orders", "7").out.splitlines()
-    assert "amount: 1.00 → 2.00" in shown[-1]
-    assert 'order_paid on 7 v1: {"method": "card"}' in shown[-1]
-    assert "order_paid" not in "".join(shown[:-1])
+    assert events == [[], [], ["card", "cash"]]  # its own stream's first
+    shown = shop.ok("log", "show", "shop.public.orders", "7").out
+    before, _, last = shown.partition("amount: 1.00 → 2.00")
+    assert 'order_paid on 7 v1: {"method": "card"}' in last and "and 1 more of the transaction" in last
+    assert "order_paid" not in before and "cash" not in last
+
+    related = shop.ok("log", "show", "shop.public.orders", "7", "--related").out
+    assert "order_paid on 5" in related and "shop.public.customers: update id=1, name=Ada" in related
+    assert "orders" not in related.replace("shop.public.orders", "")
+
+    (paid,) = shop.ok("log", "show", "shop.order", "7", "--json").documents
+    assert sorted((row["topic"], row["key"]["id"]) for row in paid["changes"]) == [
+        ("shop.public.customers", 1), ("shop.public.orders", 7),
+    ]  # fmt: skip
+    (line,) = [row for row in shop.ok("log", "show", "shop.order", "6").out.splitlines() if "v1" in row]
+    assert 'order_paid on 6 v1: {"method": "invoice"}' in line and "shop.public.orders: update id=6" in line
+
+    with Store.open(StoreSettings(), root=shop.folder) as store:
+        (found,) = store.tail(["shop.order"], start="earliest", keys=["7"], timeout=0)
+        (event,) = found.events(OrderPaid)
+        assert event.lsn is not None
+        rows = {str(each.topic): each for each in store.transaction("shop", event.lsn)}
+        (change,) = rows["shop.public.orders"].changes()
+        assert set(rows) == {"shop.order", "shop.public.orders", "shop.public.customers"}
+        assert change.key == {"id": 7} and change.lsn == event.lsn
+        assert store.transaction("shop", event.lsn - 1) == []
 
 
 def test_the_log_is_verified_against_its_source(shop: Project, database: str) -> None:
