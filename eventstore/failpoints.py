@@ -12,15 +12,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tailrace.eventstore.errors import UsageError
 
 VARIABLE = "TAILRACE_FAILPOINT"
 
-NAMES = frozenset(
-    {
-        # capture (architecture page, steps 1 to 6)
+# Architecture page, steps 1 to 10, are those of capture and projections.
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "capture": (
         "frame_received",
         "transaction_gathered",
         "records_fetched",  # of Kafka, enough for an epoch
@@ -35,14 +37,16 @@ NAMES = frozenset(
         "frames_kept",  # of a topic in quarantine: their file is written, no epoch names it
         "frames_retried",  # decoded again, nothing of it in the log
         "chunk_read",  # a load's chunk is read, its mark not committed
-        # projections (steps 7 to 10)
+    ),
+    "projections": (
         "refresh_planned",
         "derived_written",  # in a task: a bucket's files are durable, the driver does not know
         "derived_committed",
         "bucket_applied",
         "sink_fenced",
         "generation_promoted",
-        # maintenance
+    ),
+    "maintenance": (
         "seal_written",  # sealed files durable, catalog not touched
         "seal_swapped",  # catalog points to the sealed files, old ones not removed
         "merge_written",  # a merged file is durable, catalog not touched
@@ -60,20 +64,23 @@ NAMES = frozenset(
         "repartition_committed",  # later rows go to the new partitions, nobody was woken
         "retired_removed",  # a retired file is gone, its name is not
         "file_removed",  # an orphan
-        # a consumer
+    ),
+    "consumer": (
         "group_joined",
         "partition_taken",  # in the consumer's own database, where effects are; the group has it already
         "partitions_shared",  # the group knows who has what, this member does not yet
         "batch_given",  # fetched, the consumer has not seen it
         "position_committed",
         "effects_found",  # of a commit in the consumer's database, not reported to the group
-        # a publication
+    ),
+    "publication": (
         "portion_read",  # rows are records, nothing is sent
         "batch_sent",  # a bridge's destination has some of the records
         "portion_sent",  # the destination has the records, not their position
         "publication_committing",  # it has both, and they are not committed
         "portion_published",  # committed, nobody was told
-        # a move of the store
+    ),
+    "move": (
         "move_claimed",  # the new place is taken, the old one open
         "move_closed",  # nobody writes to the old place any more
         "move_file_copied",  # a file is in its new place, not compared
@@ -81,8 +88,9 @@ NAMES = frozenset(
         "move_arrived",  # the new catalog is open, the old one does not know
         "move_marked",  # the old catalog says that the store has moved
         "backup_copied",  # every file is in the copy, its catalog is still the one before
-    }
-)
+    ),
+}
+NAMES: Final = frozenset(name for names in GROUPS.values() for name in names)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -102,3 +103,13 @@ def test_the_expression_for_another_zone_gives_its_days(spark: SparkSession) -> 
     events = spark.createDataFrame([("order-1", None, at(23))], EVENT)
     (row,) = events.select(eval(expression, {"F": F})).collect()
     assert row[0] == date(2026, 3, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_the_test_of_the_page_on_checking_passes() -> None:
+    page = (REPOSITORY / "docs" / "projections" / "checking.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "page_on_checking"}
+    exec(block, names)
+    names["test_totals_follow_orders"]()
