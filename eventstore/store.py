@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from sqlalchemy import update
@@ -13,7 +14,7 @@ from tailrace.eventstore.catalog import relocation, tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.catalog.leases import maintainer_lease
 from tailrace.eventstore.catalog.open import open_catalog
-from tailrace.eventstore.errors import MissingFile, OperatorError
+from tailrace.eventstore.errors import MissingFile, OperatorError, UsageError
 from tailrace.eventstore.integrity.findings import VerificationResult
 from tailrace.eventstore.integrity.verify import verify
 from tailrace.eventstore.log import sources
@@ -33,8 +34,11 @@ from tailrace.eventstore.state.input import OnUnreadable
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
+from tailrace.eventstore.streams.deciding.transactions import TransactionOwner
+from tailrace.eventstore.streams.reacting.manager import ProcessManager
 from tailrace.eventstore.subscriptions.filter import Filter
 from tailrace.eventstore.subscriptions.group import Group, all_groups
+from tailrace.eventstore.subscriptions.process_runner import ProcessRunner
 from tailrace.eventstore.subscriptions.rows.events import WantedEvents
 from tailrace.eventstore.subscriptions.tail import FollowedRows, tail, transaction
 
@@ -141,6 +145,32 @@ class Store(Log):
         Raises BeyondLog when the log has not come that far, HistoryGone when retention removed some of it.
         """
         return list(transaction(self, source, lsn))
+
+    def process(
+        self,
+        manager: ProcessManager[Any, Any],
+        owner: TransactionOwner,
+        topics: Sequence[str],
+        *,
+        member: str | None = None,
+        attempts: int = 5,
+    ) -> ProcessRunner:
+        """What runs a process manager: ``run()`` reacts to the events of ``topics`` (SOURCE.CATEGORY; they may come
+        later), each once, and to its timers, in transactions on ``owner``, a SQLAlchemy engine or a pool of psycopg on
+        the source database. Several run beside each other. Begins with the first events there are; the consumer group
+        is called ``process-NAME``.
+
+        An event that fails ``attempts`` times is parked with those behind it in its stream (``tailrace group``). Raises
+        UsageError for a topic that is none of events, and when the group has others.
+        """
+        for topic in topics:
+            if not TopicId.parse(topic).is_events:
+                raise UsageError(
+                    f"{topic} is no topic of domain events",
+                    hint="a process reacts to events: SOURCE.CATEGORY",
+                )
+        group = Group.open(self, f"process-{manager.name}", topics, "earliest", may_come=True)
+        return ProcessRunner(group, manager, owner, member=member, attempts=attempts)
 
     def group(
         self, name: str, topics: Sequence[str] | None = None, *, start: str | int | datetime | None = None

@@ -37,7 +37,7 @@ FROM (SELECT 'schema tailrace', n.nspowner FROM pg_catalog.pg_namespace n WHERE 
       UNION ALL SELECT 'tailrace.' || c.relname, c.relowner
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       WHERE n.nspname = 'tailrace' AND c.relname IN ('migrations', 'streams', 'events', 'snapshots', 'tags',
-                                                     'tagged_events')
+                                                     'tagged_events', 'timers')
       UNION ALL SELECT 'function tailrace.' || p.proname, p.proowner
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
       WHERE n.nspname = 'tailrace' AND p.proname ~ '^(append|load|move|put)_') AS o(what, owner)

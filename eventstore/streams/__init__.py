@@ -35,6 +35,16 @@ from tailrace.eventstore.streams.outcomes import (
     Conflict,
     Expected,
 )
+from tailrace.eventstore.streams.reacting.manager import (
+    Cancel,
+    Do,
+    Due,
+    End,
+    ProcessManager,
+    Refused,
+    Timer,
+)
+from tailrace.eventstore.streams.reacting.react import react
 from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.streams.rows import EventType
 from tailrace.eventstore.streams.several import AppendTo, append_all
@@ -48,20 +58,27 @@ __all__ = [
     "AppendTo",
     "Appended",
     "Boundary",
+    "Cancel",
     "Committed",
     "Conflict",
     "Decider",
+    "Do",
+    "Due",
+    "End",
     "EventType",
     "Every",
     "Expected",
     "Handled",
     "Json",
+    "ProcessManager",
     "Query",
     "RawEvent",
     "Recorded",
+    "Refused",
     "Rejected",
     "Stream",
     "Tag",
+    "Timer",
     "aio",
     "append",
     "append_all",
@@ -75,6 +92,7 @@ __all__ = [
     "model_of",
     "on",
     "position",
+    "react",
     "state_of",
     "upcast",
     "upcaster",

@@ -53,9 +53,16 @@ class Group(GroupPartitions):
 
     @classmethod
     def open(
-        cls, log: Log, name: str, topics: Sequence[str] | None = None, start: AsOf | None = None
+        cls,
+        log: Log,
+        name: str,
+        topics: Sequence[str] | None = None,
+        start: AsOf | None = None,
+        *,
+        may_come: bool = False,
     ) -> Self:
-        """The group called ``name``, made when ``topics`` are given and it is not there.
+        """The group called ``name``, made when ``topics`` are given and it is not there. ``may_come``: they need not be
+        in the log yet.
 
         Raises UsageError for a group that is not there, or is there and reads other topics, and for a name that is no
         topic.
@@ -69,7 +76,8 @@ class Group(GroupPartitions):
                 )
             if not name or len(name) > 200 or "\0" in name:
                 raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")
-            check_topics(log, topics)
+            if not may_come:
+                check_topics(log, topics)
             row = _make(log, database, name, topics, start)
         patterns, start_cut = row
         if topics is not None and tuple(topics) != patterns:

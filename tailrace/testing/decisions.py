@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
+from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AnyAggregate
 from tailrace.eventstore.streams.deciding.decider import Behaviour, Command, Decider, Event, Rejected, State
 from tailrace.eventstore.streams.deciding.handle import behaviour_of
 from tailrace.eventstore.streams.models.event_types import codec_of
+from tailrace.eventstore.streams.reacting.manager import Due, ProcessManager, Refused
 
 _ID = "given"
 AnyCommand = TypeVar("AnyCommand")
@@ -28,10 +30,20 @@ def given(
 ) -> Given[Callable[[AnyAggregate], object], AnyAggregate]: ...
 
 
-def given(decider: Decider[Any, Any, Any] | type[Aggregate], *events: object) -> Given[Any, Any]:
+@overload
+def given(decider: ProcessManager[Any, Any], *events: object) -> GivenInputs: ...
+
+
+def given(
+    decider: Decider[Any, Any, Any] | type[Aggregate] | ProcessManager[Any, Any], *events: object
+) -> Given[Any, Any] | GivenInputs:
     """A stream with these events. They go through JSON, as stored events do. A decider with a boundary is given those
-    of them that its query asks for."""
-    return Given(behaviour_of(decider), events)
+    of them that its query asks for. Of a process manager, the inputs that an instance had."""
+    return (
+        GivenInputs(decider, events)
+        if isinstance(decider, ProcessManager)
+        else Given(behaviour_of(decider), events)
+    )
 
 
 class Given(Generic[AnyCommand, AnyState]):
@@ -91,6 +103,58 @@ class When(Generic[AnyCommand, AnyState]):
         if self._state != state:
             raise AssertionError(f"state: {self._state!r}\nexpected: {state!r}")
         return self
+
+
+class GivenInputs:
+    """What came to an instance of a process. Made by ``given``."""
+
+    def __init__(self, manager: ProcessManager[Any, Any], inputs: Sequence[object]) -> None:
+        self._manager = manager
+        self._inputs = tuple(map(_input, inputs))
+
+    def when(self, input: object) -> Reaction:
+        """Another input comes: an event, ``Due`` or ``Refused``. Raises UsageError for an event that is for nobody."""
+        event = _input(input)
+        if not isinstance(event, Due | Refused) and self._manager.instance_of(event) is None:
+            raise UsageError(
+                f"process {self._manager.name!r} is not given a {type(event).__name__}",
+                hint="name it in key=",
+            )
+        state = self._manager.initial_state
+        for each in self._inputs:
+            state = self._manager.after(state, each)
+        outputs = self._manager.outputs(event, state)
+        return Reaction(self._manager, (*self._inputs, event), outputs, self._manager.after(state, event))
+
+
+class Reaction:
+    """What an input led to. Made by ``GivenInputs.when``. Each check raises AssertionError, or goes on."""
+
+    def __init__(
+        self,
+        manager: ProcessManager[Any, Any],
+        inputs: tuple[object, ...],
+        outputs: tuple[object, ...],
+        state: object,
+    ) -> None:
+        self._manager, self._inputs, self._outputs, self._state = manager, inputs, outputs, state
+
+    def then(self, *outputs: object) -> GivenInputs:
+        """Exactly these outputs follow, in this order; none: the process waits. Gives what has come by now, to go on
+        with ``when``."""
+        if self._outputs != outputs:
+            raise AssertionError(f"outputs: {_listed(self._outputs)}\nexpected: {_listed(outputs)}")
+        return GivenInputs(self._manager, self._inputs)
+
+    def then_state(self, state: object) -> Reaction:
+        """The state after it equals this one."""
+        if self._state != state:
+            raise AssertionError(f"state: {self._state!r}\nexpected: {state!r}")
+        return self
+
+
+def _input(input: object) -> object:
+    return input if isinstance(input, Due | Refused) else _stored(input)
 
 
 def _stored(event: object) -> object:

@@ -32,6 +32,8 @@ GRANTS: Final = (
     " tailrace.append_all, tailrace.append_once, tailrace.put_snapshot TO {role};",
     "GRANT SELECT ON tailrace.events, tailrace.snapshots, tailrace.tags, tailrace.tagged_events TO {role};",
 )
+# And one that runs process managers.
+PROCESS_GRANT: Final = "GRANT SELECT, INSERT, UPDATE, DELETE ON tailrace.timers TO {role};"
 
 
 def run(
@@ -48,7 +50,7 @@ def run(
         with connection.cursor(row_factory=tuple_row) as cursor:
             return cursor.execute(query, values).fetchall()
     except psycopg.Error as error:
-        raise _translate(error.sqlstate) or error from None
+        raise _translate(error) or error from None
 
 
 async def run_async(
@@ -60,7 +62,7 @@ async def run_async(
             async with connection.cursor(row_factory=tuple_row) as cursor:
                 return await (await cursor.execute(query, values)).fetchall()
         except psycopg.Error as error:
-            raise _translate(error.sqlstate) or error from None
+            raise _translate(error) or error from None
     if "sqlalchemy.ext.asyncio" in sys.modules:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
@@ -79,10 +81,12 @@ def _run_on_sqlalchemy(
     if "sqlalchemy" in sys.modules:
         from sqlalchemy import Connection
         from sqlalchemy.exc import DBAPIError
-        from sqlalchemy.orm import Session
 
-        if isinstance(connection, (Connection, Session)):
-            bind = connection.get_bind() if isinstance(connection, Session) else connection
+        # While sqlalchemy.orm is imported, other threads' use of SQLAlchemy fails: that is not for us to begin.
+        orm = sys.modules.get("sqlalchemy.orm")
+        session: Session | None = connection if orm and isinstance(connection, orm.Session) else None
+        if session is not None or isinstance(connection, Connection):
+            bind: Any = connection if session is None else session.get_bind()
             if bind.dialect.name != "postgresql":
                 raise UsageError(
                     f"domain events live in Postgres, this connection is to {bind.dialect.name}",
@@ -91,7 +95,7 @@ def _run_on_sqlalchemy(
             try:
                 return [tuple(row) for row in connection.execute(_text(query), dict(values))]
             except DBAPIError as error:
-                raise _translate(getattr(error.orig, "sqlstate", None)) or error from None
+                raise _translate(error.orig) or error from None
     raise UsageError(
         f"a {type(connection).__name__} is not a connection that events can be appended on",
         hint="pass a psycopg Connection, or a SQLAlchemy Connection or Session",
@@ -105,15 +109,17 @@ def _text(query: LiteralString) -> TextClause:
     return text(_PARAMETER.sub(r":\1", query))
 
 
-def _translate(state: str | None) -> TailraceError | None:
+def _translate(error: BaseException | None) -> TailraceError | None:
+    state = getattr(error, "sqlstate", None)
     if state in _NOT_INSTALLED:
         return OperatorError(
             "this database has no tables for domain events (schema tailrace), or those of an earlier release",
             hint="run: tailrace init --events",
         )
     if state == _FORBIDDEN:
+        wanted = (PROCESS_GRANT,) if "timers" in str(error) else GRANTS
         return OperatorError(
             "this user may not use domain events (schema tailrace)",
-            hint="as the owner of the tables: " + " ".join(GRANTS).format(role="APPLICATION"),
+            hint="as the owner of the tables: " + " ".join(wanted).format(role="APPLICATION"),
         )
     return None

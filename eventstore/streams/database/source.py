@@ -81,11 +81,16 @@ def keeper_of(connection: AnyConnection) -> Keeper:
     """What keeps the streams: a keeper itself, or those of the database that it is connected to."""
     if not isinstance(connection, psycopg.Connection) and isinstance(connection, Keeper):
         return connection
+    return SourceStreams(ask_of(connection))
+
+
+def ask_of(connection: DatabaseConnection) -> Ask:
+    """What runs statements on a connection that blocks."""
 
     async def ask(query: LiteralString, values: Mapping[str, object]) -> Sequence[tuple[Any, ...]]:
         return run(connection, query, values)
 
-    return SourceStreams(ask)
+    return ask
 
 
 def async_keeper_of(connection: AnyAsyncConnection) -> Keeper:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -337,6 +339,21 @@ def test_other_databases_are_refused() -> None:
     with engine.connect() as connection, pytest.raises(UsageError, match="this connection is to sqlite"):
         append(connection, ACCOUNT, deposits(1))
     engine.dispose()
+
+
+def test_sqlalchemys_mappers_are_not_imported_for_who_does_not_use_them(database: str) -> None:
+    """While they are, threads that use SQLAlchemy otherwise fail in it."""
+    install(database)
+    program = """
+import sys
+from sqlalchemy import create_engine
+from tailrace import Stream, load
+with create_engine(sys.argv[1]).connect() as connection:
+    assert load(connection, Stream("account", "none")) == []
+assert "sqlalchemy.orm" not in sys.modules
+"""
+    url = database.replace("postgresql://", "postgresql+psycopg://")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program, url], check=True, timeout=60)
 
 
 def script_of_the_page(first: str) -> str:

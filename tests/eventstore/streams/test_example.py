@@ -1,4 +1,4 @@
-"""``examples/bank`` and ``examples/courses`` do what their files say."""
+"""``examples/bank``, ``courses`` and ``orders`` do what their files say."""
 
 from __future__ import annotations
 
@@ -67,5 +67,17 @@ def test_decisions_across_streams_hold_whoever_asks_at_the_same_time(database: s
     ]
 
 
+def test_a_process_ships_what_is_paid_and_cancels_what_is_not() -> None:
+    assert run("examples.orders.service").splitlines() == [
+        "order 2, not paid in time: order_was_placed, order_was_cancelled",
+        "order 1, paid: order_was_placed, order_was_shipped, payment_received",
+        "order 2, paid too late: order_was_placed, order_was_cancelled, payment_received, payment_returned",
+        "the process of order 1:",
+        "  order_was_placed: timer payment",
+        "  payment_received: cancel payment, do Ship on order/1, end",
+    ]
+
+
 def test_their_own_tests_pass() -> None:
-    assert "6 passed" in run("pytest", "-q", "-p", "no:cacheprovider", "examples/bank", "examples/courses")
+    folders = ("examples/bank", "examples/courses", "examples/orders")
+    assert "10 passed" in run("pytest", "-q", "-p", "no:cacheprovider", *folders)

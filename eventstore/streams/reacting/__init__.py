@@ -1,0 +1,1 @@
+"""What follows from an event, across streams and time: process managers, their commands and timers."""

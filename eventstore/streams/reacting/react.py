@@ -1,0 +1,224 @@
+"""One input of a process, exactly once: its state, what it leads to, and that it came, in one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Literal, cast
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from tailrace.eventstore.errors import TransientError, UsageError
+from tailrace.eventstore.streams.append import new_rows
+from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.context import context, metadata_json
+from tailrace.eventstore.streams.database.connection import DatabaseConnection
+from tailrace.eventstore.streams.database.source import Ask, SourceStreams, ask_of
+from tailrace.eventstore.streams.database.timers import DueTimer, Timers
+from tailrace.eventstore.streams.deciding.decider import Rejected
+from tailrace.eventstore.streams.deciding.handle import behaviour_of, handling
+from tailrace.eventstore.streams.deciding.transactions import (
+    BLOCKING,
+    TransactionOwner,
+    committing,
+    owns_transactions,
+)
+from tailrace.eventstore.streams.models.event_types import codec_of, event
+from tailrace.eventstore.streams.models.upcasters import Place, read_events
+from tailrace.eventstore.streams.reacting.manager import (
+    Cancel,
+    Do,
+    Due,
+    End,
+    Output,
+    ProcessManager,
+    Refused,
+    Timer,
+)
+from tailrace.eventstore.streams.recorded import Recorded
+from tailrace.eventstore.streams.rows import EventType, Row
+from tailrace.eventstore.streams.stream import Stream
+
+_TRIES: Final = 10
+_REFUSALS_MAX: Final = 10  # one after the other: more is a circle
+
+
+@event("tailrace_reacted")
+@dataclass(frozen=True)
+class Reacted:
+    """What is kept of an input, in the stream of the instance: the event (by its stored type), or that a timer was due
+    or a command refused; what it led to, in words; and whether the instance ended."""
+
+    kind: Literal["event", "due", "refused"]
+    data: dict[str, Any]
+    type: str = ""
+    version: int = 0
+    did: tuple[str, ...] = ()
+    ended: bool = False
+
+
+def react(
+    target: DatabaseConnection | TransactionOwner, manager: ProcessManager[Any, Any], recorded: Recorded[Any]
+) -> tuple[Output, ...] | None:
+    """React to an event: run its commands, set and cancel its timers. Gives what it led to; None for an event that is
+    for no instance, for one that ended, or that was reacted to before: it may come as often as it likes.
+
+    On a connection it is part of the caller's transaction, on a SQLAlchemy engine or a pool of psycopg it commits one
+    of its own, again after 40001 and 40P01. What commands raise comes out as it is, and nothing of it is done, but for
+    ``Rejected``, which is an input. Raises UsageError for other outputs than those of processes, TransientError when
+    somebody else always was faster.
+    """
+    instance = manager.instance_of(recorded.data)
+    if instance is None:
+        return None
+    id = uuid5(NAMESPACE_OID, f"{manager.name}/{recorded.event_id}/{recorded.part}")
+    because = partial(context, recorded)
+
+    def work(connection: DatabaseConnection) -> Coroutine[Any, Any, tuple[Output, ...] | None]:
+        return _reacting(ask_of(connection), manager, instance, recorded.data, id, because)
+
+    if owns_transactions(target):
+        result, _ = finish(committing(BLOCKING, target, work))
+        return result
+    return finish(work(cast("DatabaseConnection", target)))
+
+
+def fire_timer(owner: TransactionOwner, manager: ProcessManager[Any, Any], attempts: int = 5) -> bool:
+    """React to one timer that is due, if any is; whether one was. One that fails is tried again later, with growing
+    pauses, and after so many attempts waits until somebody asks for it; others go on. Raises errors of the database."""
+    taken: list[DueTimer] = []
+
+    async def fire(connection: DatabaseConnection) -> None:
+        taken.clear()
+        ask = ask_of(connection)
+        timer = await Timers(ask, manager.name).take()
+        if timer is not None:
+            taken.append(timer)
+            due = Due(timer.name, timer.at, timer.instance)
+            await _reacting(
+                ask, manager, timer.instance, due, timer.id, partial(context, causation_id=str(timer.id))
+            )
+
+    try:
+        finish(committing(BLOCKING, owner, fire))
+    except Exception as error:
+        if not taken:
+            raise
+        (timer,) = taken
+        said = f"{type(error).__name__}: {error}"
+        pause = min(0.2 * 2**timer.tries, 300.0)
+
+        async def note(connection: DatabaseConnection) -> None:
+            await Timers(ask_of(connection), manager.name).failed(timer.id, said, attempts, pause)
+
+        finish(committing(BLOCKING, owner, note))
+    return bool(taken)
+
+
+async def _reacting(
+    ask: Ask,
+    manager: ProcessManager[Any, Any],
+    instance: str,
+    input: object,
+    id: UUID,
+    because: Callable[[], AbstractContextManager[None]],
+    refusals: int = 0,
+) -> tuple[Output, ...] | None:
+    streams, stream = SourceStreams(ask), Stream(manager.name, instance)
+    with because():
+        for _ in range(_TRIES):
+            rows = await streams.read(stream, 1)
+            past = [(row, codec_of(Reacted).parse(row.data)) for row in rows]
+            ended = any(each.ended for _, each in past) and not refusals
+            if ended or any(row.event_id == id for row in rows):
+                return None
+            outputs = manager.outputs(input, _state(manager, stream, past))
+            new = new_rows([_reacted(input, outputs)], [id])
+            reached = await streams.write(stream, rows[-1].version if rows else 0, new, metadata_json(None))
+            if reached > 0:
+                for number, output in enumerate(outputs):
+                    refused = await _do(ask, manager.name, instance, output)
+                    if refused is not None:
+                        if refusals == _REFUSALS_MAX:
+                            raise UsageError(
+                                f"process {manager.name!r} answers refused commands with refused commands",
+                                hint="end it where a command is refused again",
+                            )
+                        inner = uuid5(id, str(number))
+                        await _reacting(ask, manager, instance, refused, inner, context, refusals + 1)
+                return outputs
+    raise TransientError(f"{stream} changed at each of {_TRIES} tries to react", hint="try again")
+
+
+def _state(manager: ProcessManager[Any, Any], stream: Stream, past: Sequence[tuple[Row, Reacted]]) -> Any:
+    state = manager.initial_state
+    if manager.evolve is not None:
+        for row, each in past:
+            for input in _inputs(stream, row, each):
+                state = manager.after(state, input)
+    return state
+
+
+def _inputs(stream: Stream, row: Row, reacted: Reacted) -> list[object]:
+    """The input that was kept, as today's code has it."""
+    match reacted.kind:
+        case "due":
+            at = datetime.fromisoformat(reacted.data["at"])
+            return [Due(reacted.data["name"], at, stream.id)]
+        case "refused":
+            return [Refused(**reacted.data, key=stream.id)]
+        case "event":
+            place = Place(stream, row.version, row.event_id)
+            kind = EventType(reacted.type, reacted.version)
+            return [each for _, each in read_events(kind, json.dumps(reacted.data), place)]
+
+
+def _reacted(input: object, outputs: Sequence[Output]) -> Reacted:
+    did = tuple(map(_words, outputs))
+    ended = any(isinstance(each, End) for each in outputs)
+    match input:
+        case Due(name=name, at=at):
+            return Reacted(kind="due", data={"name": name, "at": at.isoformat()}, did=did, ended=ended)
+        case Refused(stream=stream, command=command, reason=reason):
+            data = {"stream": stream, "command": command, "reason": reason}
+            return Reacted(kind="refused", data=data, did=did, ended=ended)
+        case _:
+            codec = codec_of(type(input))
+            name, version = codec.type
+            return Reacted(
+                kind="event", data=codec.plain(input), type=name, version=version, did=did, ended=ended
+            )
+
+
+def _words(output: Output) -> str:
+    match output:
+        case Do(decider=decider, id=id, command=command):
+            return f"do {type(command).__name__} on {behaviour_of(decider).category}/{id}"
+        case Timer(name=name, at=at):
+            return f"timer {name} at {at.isoformat()}"
+        case Cancel(name=name):
+            return f"cancel {name}"
+        case End():
+            return "end"
+
+
+async def _do(ask: Ask, process: str, instance: str, output: Output) -> Refused | None:
+    """One output; that a command was refused is an input of the process."""
+    timers = Timers(ask, process)
+    match output:
+        case Do(decider=decider, id=id, command=command):
+            try:
+                await handling(SourceStreams(ask), decider, id, command)
+            except Rejected as refused:
+                stream = f"{behaviour_of(decider).category}/{id}"
+                return Refused(stream, type(command).__name__, refused.reason, instance)
+        case Timer(name=name, at=at):
+            await timers.put(instance, name, at)
+        case Cancel(name=name):
+            await timers.cancel(instance, name)
+        case End():
+            await timers.end(instance)
+    return None

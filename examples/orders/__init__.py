@@ -1,0 +1,1 @@
+"""Orders that are paid in time, or cancelled: two deciders, the process between them, and their tests."""
