@@ -36,9 +36,10 @@ from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
 from tailrace.eventstore.streams.deciding.transactions import TransactionOwner
 from tailrace.eventstore.streams.reacting.manager import ProcessManager
+from tailrace.eventstore.subscriptions.domain_events.log_streams import LogStreams
+from tailrace.eventstore.subscriptions.domain_events.process_runner import ProcessRunner
 from tailrace.eventstore.subscriptions.filter import Filter
 from tailrace.eventstore.subscriptions.group import Group, all_groups
-from tailrace.eventstore.subscriptions.process_runner import ProcessRunner
 from tailrace.eventstore.subscriptions.rows.events import WantedEvents
 from tailrace.eventstore.subscriptions.tail import FollowedRows, tail, transaction
 
@@ -145,6 +146,11 @@ class Store(Log):
         Raises BeyondLog when the log has not come that far, HistoryGone when retention removed some of it.
         """
         return list(transaction(self, source, lsn))
+
+    def streams(self, source: str) -> LogStreams:
+        """The streams of a source as the log has them, in place of a connection in ``load`` and ``state_of``: also what
+        their table no longer has."""
+        return LogStreams(self, source)
 
     def process(
         self,

@@ -13,7 +13,7 @@ from tailrace.cli.invocation import invocation_of
 
 if TYPE_CHECKING:
     from tailrace.cli.invocation import Invocation
-    from tailrace.eventstore.subscriptions.event_check import CheckedType
+    from tailrace.eventstore.subscriptions.domain_events.event_check import CheckedType
 
 event_commands = typer.Typer(help="Domain events, and whether today's code reads them.")
 Modules = Annotated[
@@ -106,7 +106,7 @@ def _import(invocation: Invocation, modules: list[str]) -> None:
 
 def _checked(invocation: Invocation, source: str | None, sample: int | None) -> list[CheckedType]:
     from tailrace.cdc.postgres.connect import Address, connect
-    from tailrace.eventstore.subscriptions.event_check import check_log, check_source
+    from tailrace.eventstore.subscriptions.domain_events.event_check import check_log, check_source
 
     found = []
     for name, settings in invocation.postgres_sources([source] if source else [], "checking events"):
