@@ -22,6 +22,7 @@ from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
 from tailrace.eventstore.streams.deciding.snapshots import Every
 from tailrace.eventstore.streams.deciding.transactions import position
+from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, inline
 from tailrace.eventstore.streams.load import load, load_all
 from tailrace.eventstore.streams.models.event_types import event, event_type_of, model_of
 from tailrace.eventstore.streams.models.reshape import Json
@@ -69,6 +70,7 @@ __all__ = [
     "Every",
     "Expected",
     "Handled",
+    "InlineProjection",
     "Json",
     "ProcessManager",
     "Query",
@@ -86,6 +88,7 @@ __all__ = [
     "event",
     "event_type_of",
     "handle",
+    "inline",
     "load",
     "load_all",
     "load_boundary",

@@ -12,6 +12,7 @@ from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.event_ids import new_ids
+from tailrace.eventstore.streams.inline_rows.apply import apply_inline, with_rows
 from tailrace.eventstore.streams.models.event_types import codec_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import Keeper, NewRow, Part
@@ -59,28 +60,37 @@ async def appending(
     number = expected_number(expected)
     about = metadata_json(metadata)
     ids = tuple(row.event_id for row in rows)
-    if boundary is not None:
-        if event_ids is not None:
+    async with with_rows(keeper, [stream.category]):
+        if boundary is not None:
+            if event_ids is not None:
+                raise UsageError(
+                    "event ids and a boundary cannot be given together",
+                    hint="a retry finds its own events inside the boundary, when it is read again",
+                )
+            failed, (version,) = await keeper.write_all([Part(stream, number, rows)], about, boundary.asked)
+            if failed > 1:
+                return boundary.conflict(failed - 2, version)
+            if failed:
+                return Conflict(version, expected, stream)
+            await apply_inline(keeper, stream, events)
+            return Appended(version, ids)
+        if event_ids is None:
+            reached = await keeper.write(stream, number, rows, about)
+            if reached <= 0:
+                return Conflict(-reached, expected, stream)
+            await apply_inline(keeper, stream, events)
+            return Appended(reached, ids)
+        outcome, version = await keeper.write_once(stream, number, rows, about)
+        if outcome == "conflict":
+            return Conflict(version, expected, stream)
+        if outcome == "reused":
             raise UsageError(
-                "event ids and a boundary cannot be given together",
-                hint="a retry finds its own events inside the boundary, when it is read again",
+                f"some of the event ids given for {stream} belong to other events; nothing was appended",
+                hint="give each event an id of its own, and the same ids in the same order to a retry",
             )
-        failed, (version,) = await keeper.write_all([Part(stream, number, rows)], about, boundary.asked)
-        if failed > 1:
-            return boundary.conflict(failed - 2, version)
-        return Conflict(version, expected, stream) if failed else Appended(version, ids)
-    if event_ids is None:
-        reached = await keeper.write(stream, number, rows, about)
-        return Appended(reached, ids) if reached > 0 else Conflict(-reached, expected, stream)
-    outcome, version = await keeper.write_once(stream, number, rows, about)
-    if outcome == "conflict":
-        return Conflict(version, expected, stream)
-    if outcome == "reused":
-        raise UsageError(
-            f"some of the event ids given for {stream} belong to other events; nothing was appended",
-            hint="give each event an id of its own, and the same ids in the same order to a retry",
-        )
-    return Appended(version, ids, repeated=outcome == "repeated")
+        if outcome == "appended":
+            await apply_inline(keeper, stream, events)
+        return Appended(version, ids, repeated=outcome == "repeated")
 
 
 def new_rows(events: Sequence[object], given: Sequence[UUID] | None = None) -> list[NewRow]:

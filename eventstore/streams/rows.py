@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from tailrace.eventstore.streams.stream import Stream
@@ -109,6 +110,18 @@ class Keeper(Protocol):
 
     async def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
         """Take the place of the stream's snapshot, unless that is of the same code and later."""
+
+    def as_one(self) -> AbstractAsyncContextManager[None]:
+        """What is written inside is written together, or not at all."""
+
+    async def read_row(self, table: str, key: str, value: str) -> Mapping[str, Any] | None:
+        """The row of a service's own table, by its key, until the transaction ends nobody else's to change."""
+
+    async def put_row(self, table: str, key: str, value: str, row: Mapping[str, Any]) -> None:
+        """Write columns of it; make it if it is not there."""
+
+    async def delete_row(self, table: str, key: str, value: str) -> None:
+        """Delete it, if it is there."""
 
     async def scan(
         self, category: str, prefix: str, after: tuple[str, int], limit: int

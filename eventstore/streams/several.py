@@ -13,6 +13,7 @@ from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
+from tailrace.eventstore.streams.inline_rows.apply import apply_inline, with_rows
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import Keeper, Part
 from tailrace.eventstore.streams.stream import Stream
@@ -61,16 +62,19 @@ async def appending_all(
     _check(parts, checks)
     asked = () if boundary is None else boundary.asked
     every = [*parts, *checks]
-    failed, versions = await keeper.write_all(every, metadata_json(metadata), asked)
-    if boundary is not None and failed > len(every):
-        return boundary.conflict(failed - len(every) - 1, versions[0])
-    if failed:
-        expectations = [*(each.expected for each in appends), *(guards or {}).values()]
-        return Conflict(versions[0], expectations[failed - 1], every[failed - 1].stream)
-    return tuple(
-        Appended(version, tuple(row.event_id for row in part.rows))
-        for part, version in zip(parts, versions[: len(parts)], strict=True)
-    )
+    async with with_rows(keeper, {each.stream.category for each in appends}):
+        failed, versions = await keeper.write_all(every, metadata_json(metadata), asked)
+        if boundary is not None and failed > len(every):
+            return boundary.conflict(failed - len(every) - 1, versions[0])
+        if failed:
+            expectations = [*(each.expected for each in appends), *(guards or {}).values()]
+            return Conflict(versions[0], expectations[failed - 1], every[failed - 1].stream)
+        for each in appends:
+            await apply_inline(keeper, each.stream, each.events)
+        return tuple(
+            Appended(version, tuple(row.event_id for row in part.rows))
+            for part, version in zip(parts, versions[: len(parts)], strict=True)
+        )
 
 
 def _check(parts: Sequence[Part], checks: Sequence[Part]) -> None:

@@ -13,6 +13,8 @@ from tailrace.cli.invocation import invocation_of
 
 if TYPE_CHECKING:
     from tailrace.cli.invocation import Invocation
+    from tailrace.eventstore.settings import PostgresSourceSettings
+    from tailrace.eventstore.streams.inline_rows.projection import InlineProjection
     from tailrace.eventstore.subscriptions.domain_events.event_check import CheckedType
 
 event_commands = typer.Typer(help="Domain events, and whether today's code reads them.")
@@ -46,6 +48,35 @@ def check(
     if not found:
         invocation.output.note("there are no domain events yet")
     return DifferenceFound.exit_code if any(each.failed for each in found) else 0
+
+
+@event_commands.command()
+def inline(
+    context: typer.Context,
+    modules: Modules,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="NAME", help="Only this source.", show_default=False)
+    ] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the rows what their events say.")] = False,
+) -> int:
+    """Compare the rows of inline projections with the events of their streams. Exits with 4 when some differ; with
+    ``--rebuild`` they are written again, beside services that append."""
+    from tailrace.eventstore.errors import DifferenceFound, UsageError
+    from tailrace.eventstore.streams.inline_rows.projection import inline_projections
+
+    invocation = invocation_of(context)
+    _import(invocation, modules)
+    if not inline_projections():
+        raise UsageError(
+            f"no inline projection is declared by {', '.join(modules)}", hint="name the modules with @inline"
+        )
+    differ = False
+    for name, settings in invocation.postgres_sources(
+        [source] if source else [], "checking inline projections"
+    ):
+        for each in inline_projections():
+            differ |= _inline(invocation, name, settings, each, rebuild=rebuild)
+    return DifferenceFound.exit_code if differ and not rebuild else 0
 
 
 @event_commands.command()
@@ -118,6 +149,40 @@ def _checked(invocation: Invocation, source: str | None, sample: int | None) -> 
                 invocation.output.note(f"source {name} has no tables of domain events")
     with invocation.store() as store:
         return found + check_log(store, sample)
+
+
+def _inline(
+    invocation: Invocation,
+    source: str,
+    settings: PostgresSourceSettings,
+    each: InlineProjection,
+    *,
+    rebuild: bool,
+) -> bool:
+    """Report one; whether it differed."""
+    from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.streams.inline_rows.prove import check_rows
+
+    with connect(Address.of(settings)) as connection:
+        connection.autocommit = True
+        found = check_rows(connection, each, rebuild=rebuild)
+    if invocation.output.json:
+        about = {"source": source, "table": each.table, "category": each.category, "streams": found.streams}
+        invocation.output.document(
+            {**about, "different": found.different, "extra": found.extra, "rebuilt": rebuild}
+        )
+    else:
+        wrong = [*found.different, *found.extra]
+        shown = ", ".join(wrong[:5]) + (" …" if len(wrong) > 5 else "")
+        verdict = (
+            "equal"
+            if not wrong
+            else f"{len(wrong):,} rows {'written again' if rebuild else 'differ'}: {shown}"
+        )
+        invocation.output.line(
+            f"{source}: {each.table} of {found.streams:,} streams of {each.category}: {verdict}"
+        )
+    return bool(found.different or found.extra)
 
 
 def _report(invocation: Invocation, each: CheckedType) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 from tailrace.eventstore.streams.outcomes import Expected
 from tailrace.eventstore.streams.rows import Asked, NewRow, Outcome, Part, Row, Snapshot, TaggedRow
@@ -24,6 +26,8 @@ class MemoryStreams:
         self._streams: dict[Stream, list[Row]] = {}
         self._tagged: dict[str, list[tuple[Stream, Row, tuple[str, ...]]]] = {}
         self._snapshots: dict[Stream, tuple[Snapshot, str]] = {}
+        self.tables: dict[str, dict[str, dict[str, Any]]] = {}
+        """Rows of inline projections, by table and key."""
 
     async def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
         failed, (version,) = await self.write_all([Part(stream, expected, rows)], metadata)
@@ -91,6 +95,24 @@ class MemoryStreams:
             before, whose = self._snapshots.get(stream, (None, ""))
             if before is None or whose != code or before.version < snapshot.version:
                 self._snapshots[stream] = (snapshot, code)
+
+    @asynccontextmanager
+    async def as_one(self) -> AsyncIterator[None]:
+        with self._lock:
+            yield
+
+    async def read_row(self, table: str, key: str, value: str) -> Mapping[str, Any] | None:
+        with self._lock:
+            return self.tables.get(table, {}).get(value)
+
+    async def put_row(self, table: str, key: str, value: str, row: Mapping[str, Any]) -> None:
+        with self._lock:
+            rows = self.tables.setdefault(table, {})
+            rows[value] = {**rows.get(value, {key: value}), **row}
+
+    async def delete_row(self, table: str, key: str, value: str) -> None:
+        with self._lock:
+            self.tables.get(table, {}).pop(value, None)
 
     async def scan(
         self, category: str, prefix: str, after: tuple[str, int], limit: int

@@ -15,12 +15,14 @@ TRANSPORT = {
     "projections/compute/state_runs.py",
     "tailrace/testing/sink_crashes.py",
 }
-# Each imports what the command line, the configuration, a definition's header or our own source names.
+# Each imports what the command line, the configuration, a definition's header, the driver of a task or our own source
+# names.
 IMPORTS = {
     "cdc/snapshot/copy_buffer.py",
     "eventstore/publishing/bridges/own.py",
     "projections/definition/load.py",
     "projections/definition/sql/own_sink.py",
+    "projections/events/typed_events.py",
     "projections/sinks/record.py",
     "tailrace/__init__.py",
     "tailrace/cli/events.py",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias, cast
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
@@ -72,6 +74,39 @@ async def run_async(
         f"a {type(connection).__name__} is not a connection that is awaited",
         hint="pass a psycopg AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession",
     )
+
+
+@asynccontextmanager
+async def in_transaction(connection: DatabaseConnection | AsyncDatabaseConnection) -> AsyncIterator[None]:
+    """Several statements as one: in the caller's transaction, else in one of their own. Raises UsageError for a
+    connection of SQLAlchemy that commits each statement."""
+    if isinstance(connection, psycopg.Connection):
+        with connection.transaction() if _commits_each(connection) else nullcontext():
+            yield
+    elif isinstance(connection, psycopg.AsyncConnection):
+        async with connection.transaction() if _commits_each(connection) else nullcontext():
+            yield
+    else:
+        given = cast("Any", connection)
+        if hasattr(given, "run_sync"):
+            await given.run_sync(_require_transaction)
+        else:
+            _require_transaction(given)
+        yield
+
+
+def _require_transaction(connection: Connection | Session) -> None:
+    """SQLAlchemy begins one by itself, unless it is told not to."""
+    bound = connection if hasattr(connection, "get_isolation_level") else connection.connection()
+    if getattr(cast("Connection", bound).connection.dbapi_connection, "autocommit", False):
+        raise UsageError(
+            "rows of inline projections need a transaction, and this connection commits each statement",
+            hint="leave out isolation_level=AUTOCOMMIT",
+        )
+
+
+def _commits_each(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    return connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE
 
 
 def _run_on_sqlalchemy(

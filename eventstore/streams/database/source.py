@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, LiteralString, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import psycopg
 
+from tailrace.eventstore.streams.database import table_rows
+from tailrace.eventstore.streams.database.ask import Ask, ask_of
 from tailrace.eventstore.streams.database.connection import (
     AsyncDatabaseConnection,
     DatabaseConnection,
-    run,
+    in_transaction,
     run_async,
 )
 from tailrace.eventstore.streams.database.tagging import TAGS, TAGS_AND_ASKED, tagging
@@ -32,8 +35,6 @@ from tailrace.eventstore.streams.stream import Stream
 
 AnyConnection: TypeAlias = "DatabaseConnection | Keeper"
 AnyAsyncConnection: TypeAlias = "AsyncDatabaseConnection | Keeper"
-Ask: TypeAlias = Callable[[LiteralString, Mapping[str, object]], Awaitable[Sequence[tuple[Any, ...]]]]
-"""Gives the rows of a statement with parameters."""
 
 _WRITE_ONE: Final = """
 SELECT tailrace.append_one(%(category)s, %(stream)s, CAST(%(expected)s AS bigint), %(type)s,
@@ -81,32 +82,29 @@ def keeper_of(connection: AnyConnection) -> Keeper:
     """What keeps the streams: a keeper itself, or those of the database that it is connected to."""
     if not isinstance(connection, psycopg.Connection) and isinstance(connection, Keeper):
         return connection
-    return SourceStreams(ask_of(connection))
-
-
-def ask_of(connection: DatabaseConnection) -> Ask:
-    """What runs statements on a connection that blocks."""
-
-    async def ask(query: LiteralString, values: Mapping[str, object]) -> Sequence[tuple[Any, ...]]:
-        return run(connection, query, values)
-
-    return ask
+    return SourceStreams(ask_of(connection), functools.partial(in_transaction, connection))
 
 
 def async_keeper_of(connection: AnyAsyncConnection) -> Keeper:
     """The same for a connection that is awaited."""
     if not isinstance(connection, psycopg.AsyncConnection) and isinstance(connection, Keeper):
         return connection
-    return SourceStreams(functools.partial(run_async, connection))
+    return SourceStreams(
+        functools.partial(run_async, connection), functools.partial(in_transaction, connection)
+    )
 
 
 class SourceStreams:
     """``Keeper`` in the tables of schema ``tailrace``."""
 
-    __slots__ = ("_ask",)
+    __slots__ = ("_ask", "as_one")
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(
+        self, ask: Ask, as_one: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    ) -> None:
+        """``as_one`` begins a transaction where there is none; by default there is."""
         self._ask = ask
+        self.as_one = as_one
 
     async def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
         if any(row.tags for row in rows):
@@ -209,6 +207,15 @@ class SourceStreams:
             "state": snapshot.state,
         }
         await self._ask(_WRITE_SNAPSHOT, values)
+
+    async def read_row(self, table: str, key: str, value: str) -> Mapping[str, Any] | None:
+        return await table_rows.read_row(self._ask, table, key, value)
+
+    async def put_row(self, table: str, key: str, value: str, row: Mapping[str, Any]) -> None:
+        await table_rows.put_row(self._ask, table, key, value, row)
+
+    async def delete_row(self, table: str, key: str, value: str) -> None:
+        await table_rows.delete_row(self._ask, table, key, value)
 
     async def scan(
         self, category: str, prefix: str, after: tuple[str, int], limit: int

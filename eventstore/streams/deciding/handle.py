@@ -25,6 +25,7 @@ from tailrace.eventstore.streams.deciding.transactions import (
     committing,
     owns_transactions,
 )
+from tailrace.eventstore.streams.inline_rows.apply import apply_inline, with_rows
 from tailrace.eventstore.streams.load import up_to
 from tailrace.eventstore.streams.models.upcasters import Place, read_events
 from tailrace.eventstore.streams.outcomes import Expected
@@ -228,7 +229,10 @@ async def _handle_on(
         if not events:
             return Handled(state, events, before.version)
         rows = new_rows(events)
-        reached = await keeper.write(stream, before.version, rows, metadata)
+        async with with_rows(keeper, [stream.category]):
+            reached = await keeper.write(stream, before.version, rows, metadata)
+            if reached > 0:
+                await apply_inline(keeper, stream, events)
         if reached > 0:
             size = before.bytes_since + sum(len(row.data) for row in rows)
             kept = behaviour.snapshots
@@ -253,7 +257,10 @@ async def _handle_inside(
         if not events:
             return Handled(state, events, 0)
         part = Part(stream, Expected.ANY.value, new_rows(events))
-        failed, (version,) = await keeper.write_all([part], metadata, boundary.asked)
+        async with with_rows(keeper, [stream.category]):
+            failed, (version,) = await keeper.write_all([part], metadata, boundary.asked)
+            if not failed:
+                await apply_inline(keeper, stream, events)
         if not failed:
             return Handled(state, events, version)
     raise _always_changed(repr(query))

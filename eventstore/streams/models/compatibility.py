@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from tailrace.eventstore.streams.models.event_types import declared_types
+from tailrace.eventstore.streams.models.event_types import OURS, declared_types
 from tailrace.eventstore.streams.models.reshape import Json
 from tailrace.eventstore.streams.models.upcasters import is_upcast
 from tailrace.eventstore.streams.rows import EventType
@@ -24,10 +24,11 @@ _MOST: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems"
 
 
 def event_schemas() -> dict[str, dict[str, Json]]:
-    """The JSON Schema of each declared event, by name and version (as text, as JSON has it)."""
+    """The JSON Schema of each event that users declare, by name and version (as text, as JSON has it)."""
     found: dict[str, dict[str, Json]] = {}
     for kind, codec in sorted(declared_types().items(), key=lambda each: (each[0].name, each[0].version)):
-        found.setdefault(kind.name, {})[str(kind.version)] = codec.json_schema()
+        if not kind.name.startswith(OURS):
+            found.setdefault(kind.name, {})[str(kind.version)] = codec.json_schema()
     return found
 
 

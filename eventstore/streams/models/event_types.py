@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
@@ -13,6 +13,8 @@ from tailrace.eventstore.streams.models.codec import Codec
 from tailrace.eventstore.streams.rows import EventType
 
 Model = TypeVar("Model")
+OURS: Final = "tailrace_"
+"""Names of events that Tailrace itself appends begin so."""
 
 
 _models: dict[EventType, type[Any]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +15,9 @@ from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.streams.append import new_rows
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.context import context, metadata_json
-from tailrace.eventstore.streams.database.connection import DatabaseConnection
-from tailrace.eventstore.streams.database.source import Ask, SourceStreams, ask_of
+from tailrace.eventstore.streams.database.ask import Ask, ask_of
+from tailrace.eventstore.streams.database.connection import DatabaseConnection, in_transaction
+from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.database.timers import DueTimer, Timers
 from tailrace.eventstore.streams.deciding.decider import Rejected
 from tailrace.eventstore.streams.deciding.handle import behaviour_of, handling
@@ -66,10 +67,10 @@ def react(
     """React to an event: run its commands, set and cancel its timers. Gives what it led to; None for an event that is
     for no instance, for one that ended, or that was reacted to before: it may come as often as it likes.
 
-    On a connection it is part of the caller's transaction, on a SQLAlchemy engine or a pool of psycopg it commits one
-    of its own, again after 40001 and 40P01. What commands raise comes out as it is, and nothing of it is done, but for
-    ``Rejected``, which is an input. Raises UsageError for other outputs than those of processes, TransientError when
-    somebody else always was faster.
+    On a connection it is part of the caller's transaction, if there is one; on a SQLAlchemy engine or a pool of psycopg
+    it commits one of its own, again after 40001 and 40P01. What commands raise comes out as it is, and nothing of it is
+    done, but for ``Rejected``, which is an input. Raises UsageError for other outputs than those of processes,
+    TransientError when somebody else always was faster.
     """
     instance = manager.instance_of(recorded.data)
     if instance is None:
@@ -77,8 +78,9 @@ def react(
     id = uuid5(NAMESPACE_OID, f"{manager.name}/{recorded.event_id}/{recorded.part}")
     because = partial(context, recorded)
 
-    def work(connection: DatabaseConnection) -> Coroutine[Any, Any, tuple[Output, ...] | None]:
-        return _reacting(ask_of(connection), manager, instance, recorded.data, id, because)
+    async def work(connection: DatabaseConnection) -> tuple[Output, ...] | None:
+        async with in_transaction(connection):
+            return await _reacting(ask_of(connection), manager, instance, recorded.data, id, because)
 
     if owns_transactions(target):
         result, _ = finish(committing(BLOCKING, target, work))

@@ -7,7 +7,8 @@ load(store.streams("shop"), Stream("account", "42"))
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Never
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Never
 from uuid import UUID
 
 import pyarrow as pa
@@ -80,6 +81,18 @@ class LogStreams:
         _refuse()
 
     async def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+        _refuse()
+
+    def as_one(self) -> AbstractAsyncContextManager[None]:
+        _refuse()
+
+    async def read_row(self, table: str, key: str, value: str) -> Mapping[str, Any] | None:
+        _refuse()
+
+    async def put_row(self, table: str, key: str, value: str, row: Mapping[str, Any]) -> None:
+        _refuse()
+
+    async def delete_row(self, table: str, key: str, value: str) -> None:
         _refuse()
 
 

@@ -231,6 +231,7 @@ def test_silence_may_end_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
             Cluster(KafkaConnectionSettings(brokers=(address,)))
 
 
+@pytest.mark.servers
 def test_a_broker_that_answers_anybody_is_not_said_to_keep_us_out(kafka: KafkaServer) -> None:
     """It may only have had too little time, as while the cluster chooses its leaders."""
     assert first_connection._answers_anybody(KafkaConnectionSettings(brokers=(kafka.address,)), kafka.address)

@@ -141,3 +141,35 @@ def test_mistakes_are_said(checked: Project) -> None:
     (checked.folder / "schemas.json").write_text("[]")
     done = checked.run("events", "schema", "shop_events", "--against", str(checked.folder / "schemas.json"))
     assert done.code == 2 and "holds no schemas of events" in done.err
+
+
+INLINE = """
+from pydantic import BaseModel
+from tailrace import event, inline
+
+@event("paid")
+class Paid(BaseModel):
+    amount: int
+
+@inline("totals", "account", Paid, key="account")
+def totals(change, row):
+    return {"paid": (row["paid"] if row else 0) + change.amount}
+"""
+
+
+def test_rows_of_inline_projections_are_compared_and_written_again(checked: Project, database: str) -> None:
+    (checked.folder / "shop_inline.py").write_text(INLINE)
+    says = checked.run("events", "inline", "shop_events")
+    assert says.code == 2 and "no inline projection is declared by shop_events" in says.err
+    says = checked.run("events", "inline", "shop_inline")
+    assert says.code == 7 and "table public.totals of an inline projection is not there" in says.err
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE totals (account text PRIMARY KEY, paid bigint)")
+        connection.execute("DELETE FROM tailrace.events WHERE type = 'opened'")
+        connection.execute("INSERT INTO tailrace.streams VALUES ('account', '1', 3)")
+    says = checked.run("events", "inline", "shop_inline")
+    assert says.code == 4 and "shop: public.totals of 1 streams of account: 1 rows differ: 1" in says.out
+    assert "1 rows written again: 1" in checked.ok("events", "inline", "shop_inline", "--rebuild").out
+    (document,) = checked.ok("--json", "events", "inline", "shop_inline").documents
+    assert document["different"] == document["extra"] == [] and document["streams"] == 1
+    assert "equal" in checked.ok("events", "inline", "shop_inline").out
