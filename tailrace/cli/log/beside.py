@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.log.row_format import ROW_OPS, Document, cell_line, one_line, sort_by_commit
@@ -50,15 +50,23 @@ def beside(
     store: Store, info: TopicInfo, history: Sequence[Document], stream: str, *, changes: bool
 ) -> Mapping[str, Beside]:
     """By commit LSN. ``stream``: the id of the stream that is about the row. With ``changes`` those of tables, too."""
-    from tailrace.eventstore.model.position import Cut
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from tailrace.eventstore.model.position import Cut, parse_lsn
     from tailrace.eventstore.subscriptions.filter import Filter
     from tailrace.eventstore.subscriptions.tail import read_between
 
     own = {(row["topic"], row["partition"], row["offset"]) for row in history}
     found = {row["lsn"]: Beside() for row in history if row["txn"]}
     topics = [each for each in store.topics(info.id.source) if changes or each.kind is not TopicKind.TABLE]
+    lsns = pa.array(sorted(map(parse_lsn, found)), pa.int64())
     for epoch in sorted({row["epoch"] for row in history if row["txn"]}):
-        for row in sort_by_commit(read_between(store, topics, epoch - 1, Cut(epoch), Filter())):
+        pieces = (
+            replace(piece, rows=piece.rows.filter(pc.is_in(piece.rows["_lsn"], lsns)))
+            for piece in read_between(store, topics, epoch - 1, Cut(epoch), Filter())
+        )
+        for row in sort_by_commit(pieces):
             at = found.get(row["lsn"])
             if at is not None and (row["topic"], row["partition"], row["offset"]) not in own:
                 at.add(row, stream)
