@@ -17,7 +17,11 @@ from uuid import UUID
 from tailrace.eventstore.streams.append import appending
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, loading_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
-from tailrace.eventstore.streams.database.connection import AsyncDatabaseConnection
+from tailrace.eventstore.streams.database.connection import (
+    AsyncDatabaseConnection,
+    in_transaction,
+    run_async,
+)
 from tailrace.eventstore.streams.database.source import AnyAsyncConnection, async_keeper_of
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, AnyAggregate
 from tailrace.eventstore.streams.deciding.decider import Command, Decider, Event, State
@@ -26,15 +30,28 @@ from tailrace.eventstore.streams.deciding.transactions import (
     AWAITED,
     AsyncTransactionOwner,
     async_position,
+    committing,
     owns_awaited_transactions,
 )
 from tailrace.eventstore.streams.load import loading, loading_all
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
+from tailrace.eventstore.streams.reacting.manager import Output, ProcessManager
+from tailrace.eventstore.streams.reacting.react import reacting
 from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.streams.several import AppendTo, appending_all
 from tailrace.eventstore.streams.stream import Stream
 
-__all__ = ["append", "append_all", "handle", "load", "load_all", "load_boundary", "position", "state_of"]
+__all__ = [
+    "append",
+    "append_all",
+    "handle",
+    "load",
+    "load_all",
+    "load_boundary",
+    "position",
+    "react",
+    "state_of",
+]
 
 
 async def append(
@@ -144,6 +161,23 @@ async def handle(
         return await committed(AWAITED, target, lambda connection: work(async_keeper_of(connection)))
     keeper = async_keeper_of(cast("AnyAsyncConnection", target))
     return await handling(keeper, decider, id, command, metadata=metadata)
+
+
+async def react(
+    target: AsyncDatabaseConnection | AsyncTransactionOwner,
+    manager: ProcessManager[Any, Any],
+    recorded: Recorded[Any],
+) -> tuple[Output, ...] | None:
+    """``tailrace.react``."""
+
+    async def work(connection: AsyncDatabaseConnection) -> tuple[Output, ...] | None:
+        async with in_transaction(connection):
+            return await reacting(partial(run_async, connection), manager, recorded)
+
+    if owns_awaited_transactions(target):
+        result, _ = await committing(AWAITED, target, work)
+        return result
+    return await work(cast("AsyncDatabaseConnection", target))
 
 
 @overload

@@ -22,15 +22,16 @@ Modules = Annotated[
     list[str],
     typer.Argument(help="Modules that declare the events, and their upcasters.", show_default=False),
 ]
+OneSource = Annotated[
+    str | None, typer.Option("--source", metavar="NAME", help="Only this source.", show_default=False)
+]
 
 
 @event_commands.command()
 def check(
     context: typer.Context,
     modules: Modules,
-    source: Annotated[
-        str | None, typer.Option("--source", metavar="NAME", help="Only this source.", show_default=False)
-    ] = None,
+    source: OneSource = None,
     sample: Annotated[
         int, typer.Option("--sample", min=1, help="So many events of each stored type.")
     ] = 1000,
@@ -54,9 +55,7 @@ def check(
 def inline(
     context: typer.Context,
     modules: Modules,
-    source: Annotated[
-        str | None, typer.Option("--source", metavar="NAME", help="Only this source.", show_default=False)
-    ] = None,
+    source: OneSource = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the rows what their events say.")] = False,
 ) -> int:
     """Compare the rows of inline projections with the events of their streams. Exits with 4 when some differ; with

@@ -100,8 +100,8 @@ def _require_transaction(connection: Connection | Session) -> None:
     bound = connection if hasattr(connection, "get_isolation_level") else connection.connection()
     if getattr(cast("Connection", bound).connection.dbapi_connection, "autocommit", False):
         raise UsageError(
-            "rows of inline projections need a transaction, and this connection commits each statement",
-            hint="leave out isolation_level=AUTOCOMMIT",
+            "this has to be one transaction, and the connection commits each statement by itself",
+            hint="inline projections and processes need it: leave out isolation_level=AUTOCOMMIT",
         )
 
 

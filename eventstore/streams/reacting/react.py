@@ -72,20 +72,26 @@ def react(
     done, but for ``Rejected``, which is an input. Raises UsageError for other outputs than those of processes,
     TransientError when somebody else always was faster.
     """
-    instance = manager.instance_of(recorded.data)
-    if instance is None:
-        return None
-    id = uuid5(NAMESPACE_OID, f"{manager.name}/{recorded.event_id}/{recorded.part}")
-    because = partial(context, recorded)
 
     async def work(connection: DatabaseConnection) -> tuple[Output, ...] | None:
         async with in_transaction(connection):
-            return await _reacting(ask_of(connection), manager, instance, recorded.data, id, because)
+            return await reacting(ask_of(connection), manager, recorded)
 
     if owns_transactions(target):
         result, _ = finish(committing(BLOCKING, target, work))
         return result
     return finish(work(cast("DatabaseConnection", target)))
+
+
+async def reacting(
+    ask: Ask, manager: ProcessManager[Any, Any], recorded: Recorded[Any]
+) -> tuple[Output, ...] | None:
+    """``react`` inside a transaction."""
+    instance = manager.instance_of(recorded.data)
+    if instance is None:
+        return None
+    id = uuid5(NAMESPACE_OID, f"{manager.name}/{recorded.event_id}/{recorded.part}")
+    return await _reacting(ask, manager, instance, recorded.data, id, partial(context, recorded))
 
 
 def fire_timer(owner: TransactionOwner, manager: ProcessManager[Any, Any], attempts: int = 5) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import OperatorError, UsageError
@@ -28,6 +30,7 @@ from tailrace.eventstore.streams import (
     Rejected,
     Stream,
     Timer,
+    aio,
     event,
     event_type_of,
     load,
@@ -202,6 +205,21 @@ def test_a_refused_command_is_an_input(dsn: str, engine: Engine) -> None:
     with psycopg.connect(dsn) as connection:
         kinds = [each.data.kind for each in load(connection, Stream("proc", "a"))]
     assert kinds == ["event", "refused"]
+
+
+def test_reactions_can_be_awaited(dsn: str) -> None:
+    came = started("a", "hello")
+
+    async def work() -> None:
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            assert await aio.react(connection, manager, came) == (Do(notes, "a", "hello"),)
+            assert await aio.react(connection, manager, came) is None
+        engine = create_async_engine(make_url(dsn).set(drivername="postgresql+psycopg"))
+        assert await aio.react(engine, manager, started("a", "again")) == (Do(notes, "a", "again"),)
+        await engine.dispose()
+
+    asyncio.run(work())
+    assert noted(dsn, "a") == ["hello", "again"]
 
 
 def test_a_process_that_goes_round_in_refusals_is_stopped(engine: Engine) -> None:
