@@ -26,6 +26,7 @@ MODULES = (
     "projections.incremental",
     "projections.freshness",
     "projections.sinks",
+    "projections.typed_events",
     "kafka.kafka_fetch",
     "kafka.kafka_capture",
     "kafka.kafka_publish",

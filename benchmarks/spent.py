@@ -32,14 +32,15 @@ class Spent:
 def _busy(server: int | None) -> float:
     spent = os.times()
     own = time.process_time() + spent.children_user + spent.children_system
-    return own + (0 if server is None else _of_tree(server))
+    return own + (0 if server is None else of_tree(server))
 
 
-def _of_tree(pid: int) -> float:
+def of_tree(pid: int) -> float:
+    """Seconds of a process and its children, those that ended included."""
     try:
         numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
         return 0
     own = sum(map(int, numbers[_OWN])) + sum(map(int, numbers[_ENDED]))
-    return own * _TICK + sum(_of_tree(int(child)) for child in children)
+    return own * _TICK + sum(of_tree(int(child)) for child in children)

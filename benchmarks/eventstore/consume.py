@@ -57,6 +57,13 @@ class Filler:
         self._writer = writer_of(store, topics)
         self._lsns = itertools.count(1)
 
+    def complete(self, topic: TopicId) -> None:
+        """All that there is of it so far is known."""
+        lsn = next(self._lsns)
+        self._writer.append(
+            EpochBatch("shop", lsn, lsn + 1, lsn + 1, from_micros(lsn), 1, [], completes=[topic])
+        )
+
     def append(self, topic: TopicId, schema: TopicSchema, rows: pa.Table) -> int:
         """Rows as one transaction and epoch; gives its number."""
         lsn = next(self._lsns)

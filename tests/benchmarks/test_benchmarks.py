@@ -32,6 +32,7 @@ SMALLEST = {
     "incremental": ["--rows", "3000", "--large", "2000"],
     "freshness": ["--rows", "3000", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
     "sinks": ["--rows", "2000"],
+    "typed_events": ["--events", "300", "--theirs", "20"],
     "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
     "load": ["--rows", "3000"],
     "kafka_fetch": ["--records", "2000"],
@@ -46,7 +47,7 @@ LINES = {
     "debezium_backlog": 3,
     "debezium_latency": 3,
     "decode": 2,
-    "envelopes": 5,
+    "envelopes": 6,
     "domain_events": 32,
     "append": 6,
     "size": 6,
@@ -56,6 +57,7 @@ LINES = {
     "incremental": 18,  # two tables
     "freshness": 1,
     "sinks": 11 if shutil.which("redis-server") else 6,
+    "typed_events": 3,
     "latency": 1,
     "load": 2,
     # kafka-python needs packages for two of three codecs; confluent-kafka may be there.
