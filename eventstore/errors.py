@@ -102,6 +102,11 @@ class TransientError(TailraceError):
     exit_code = 6
 
 
+class NotYet(TransientError):
+    """``wait_for`` ran out of time before the log, or the sink of a projection, held the position. The message says
+    what is behind. Wait again, or go on with what was before."""
+
+
 class Fenced(TailraceError):
     """Another process took over, and this one has written nothing since. End it: the other one goes on."""
 

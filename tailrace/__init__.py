@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tailrace.config.load import load_settings
+    from tailrace.eventstore.errors import NotYet
     from tailrace.eventstore.model.redacted import Erased
     from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.store import Store
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
         Through,
         projection,
     )
-    from tailrace.projections.generations.wait import NotYet, wait_for
+    from tailrace.projections.generations.wait import wait_for
     from tailrace.projections.sinks.reader import GenerationMovedBack
     from tailrace.reader import open_reader
 
@@ -102,7 +103,7 @@ _HOMES = {
     "InlineProjection": "tailrace.eventstore.streams",
     "Json": "tailrace.eventstore.streams",
     "NO_STREAM": "tailrace.eventstore.streams",
-    "NotYet": "tailrace.projections.generations.wait",
+    "NotYet": "tailrace.eventstore.errors",
     "ParquetFolder": "tailrace.projections",
     "PostgresTable": "tailrace.projections",
     "ProcessManager": "tailrace.eventstore.streams",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 
 from tailrace.eventstore.catalog import relocation
 from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
-from tailrace.eventstore.errors import damaged_row
+from tailrace.eventstore.errors import BeyondLog, NotYet, UsageError, damaged_row
+from tailrace.eventstore.log.as_of import AtEpoch, AtLsn, parse
 from tailrace.eventstore.log.wakeup import Deadline, Waker
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import EpochFilter, Timeline
 from tailrace.eventstore.model.info import EpochInfo
+from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.storage import Storage
 
 _PAGE_EPOCHS = 1000
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 
 
 def page(
@@ -49,3 +52,23 @@ def follow(
                 return
             relocation.check(catalog)
             listener.wait(min(poll, deadline.left))
+
+
+def wait_for(cut: Callable[[str | int], Cut], waker: Waker, position: str | int, timeout: float) -> Cut:
+    """As ``Log.wait_for``; ``cut`` is what resolves a position."""
+    if not isinstance(parse(position), AtEpoch | AtLsn):
+        raise UsageError(f"{position!r} is neither an epoch nor an LSN", hint="ask the source for its LSN")
+    pause, deadline = _FIRST_PAUSE, Deadline(timeout)
+    with waker.listen() as listener:
+        while True:
+            try:
+                return cut(position)
+            except BeyondLog as error:
+                if deadline.left <= 0:
+                    raise NotYet(
+                        f"the log does not hold {position} after {timeout:g} s: {error.message}",
+                        hint="wait longer; tailrace status says whether capture is at work",
+                    ) from None
+            # How far it is without new rows nobody is woken for.
+            listener.wait(min(pause, deadline.left))
+            pause = min(2 * pause, _LONGEST_PAUSE)

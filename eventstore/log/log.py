@@ -156,6 +156,15 @@ class Log:
         before the first commit later than it). Raises UsageError for one that is beyond the head or none at all."""
         return resolve(self.catalog, self.storage, as_of)
 
+    def wait_for(self, position: str | int, *, timeout: float = 10.0) -> int:
+        """Wait until the log holds everything up to a position, an epoch or an LSN (``0/16B3748``, ``SOURCE=0/16B3748``
+        where there are several sources), such as ``tailrace.position`` gives; the epoch that it is in.
+
+        ``timeout`` is in seconds; 0 looks once. Raises NotYet when the time is over, UsageError for what is no such
+        position: of no time anybody knows whether all that committed before it has come.
+        """
+        return follow.wait_for(self.cut, self.waker, position, timeout).epoch
+
     def segments(self, topic: TopicId | str, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
         """References to all rows of a topic after an epoch (0: from its start) and up to a cut, in epoch order, blobs
         inlined. Raises HistoryGone when retention removed some of them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tailrace.eventstore.errors import BeyondLog, OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import BeyondLog, NotYet, OperatorError, UsageError
 from tailrace.eventstore.log.as_of import AtEpoch, AtLsn, parse
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from tailrace.eventstore.store import Store
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
-
-
-class NotYet(TransientError):
-    """``wait_for`` ran out of time before the sink held the position. The message says whether capture or the
-    projection is behind. Wait again, or go on with older rows."""
 
 
 def wait_for(

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.errors import NotYet, OperatorError, UsageError
 from tailrace.eventstore.model.position import format_lsn
-from tailrace.projections.generations.wait import NotYet, wait_for
+from tailrace.projections.generations.wait import wait_for
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.promote import promote
