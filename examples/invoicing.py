@@ -16,8 +16,7 @@ import psycopg
 from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, text
 
-from tailrace import Store, Stream, append, event, load_settings
-from tailrace.cdc.setup.events_schema import install
+from tailrace import Store, Stream, append, event, event_tables, load_settings
 from tailrace.embedded import PostgresServer
 
 CONFIG = '[sources.shop]\ndsn = "{dsn}"\n'
@@ -45,7 +44,7 @@ with PostgresServer() as server, tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     (folder / "tailrace.toml").write_text(CONFIG.format(dsn=server.dsn()))
     with psycopg.connect(server.dsn(), autocommit=True) as db:
-        install(server.dsn())
+        event_tables.install(server.dsn())
         db.execute("CREATE TABLE invoices (account text, amount numeric(12, 2))")
         for account in range(100):
             with db.transaction():

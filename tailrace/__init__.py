@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         upcast,
         upcaster,
     )
+    from tailrace.eventstore.streams.database import event_tables
     from tailrace.projections import (
         Changes,
         Computed,
@@ -128,6 +129,7 @@ _HOMES = {
     "append_all": "tailrace.eventstore.streams",
     "context": "tailrace.eventstore.streams",
     "event": "tailrace.eventstore.streams",
+    "event_tables": "tailrace.eventstore.streams.database",
     "handle": "tailrace.eventstore.streams",
     "inline": "tailrace.eventstore.streams",
     "load": "tailrace.eventstore.streams",
@@ -194,6 +196,7 @@ __all__ = [
     "append_all",
     "context",
     "event",
+    "event_tables",
     "handle",
     "inline",
     "load",
@@ -216,7 +219,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(home), name, None)
+    if value is None:  # a module whose names are public
+        value = importlib.import_module(f"{home}.{name}")
     globals()[name] = value
     return value
 

@@ -32,9 +32,9 @@ from pydantic import BaseModel
 
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
-from tailrace.cdc.setup.events_schema import install
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.streams import Appended, Boundary, Query, Stream, Tag, append, event
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.rows import Asked
 
 THEIRS = ("eventsourcing==9.5.6", "psycopg-pool>=3.3")

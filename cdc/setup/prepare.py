@@ -46,7 +46,6 @@ from tailrace.cdc.setup.checks import (
     table_findings,
     unmatched_topics,
 )
-from tailrace.cdc.setup.events_schema import install
 from tailrace.cdc.setup.known_partitions import remember_partitions
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, choose_tables, own_tables
 from tailrace.cdc.topics import Topics
@@ -57,6 +56,7 @@ from tailrace.eventstore.metadata.topics import all_schemas
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams.database.event_tables import install
 
 Row = tuple[object, ...]
 _LOCKED_SECONDS = 30.0  # how long `init` tries for tables that other sessions have locked

@@ -14,8 +14,7 @@ from decimal import Decimal
 import psycopg
 
 from examples.bank.account import Command, Deposit, Open, Withdraw, accounts
-from tailrace import Rejected, Stream, handle, load, position
-from tailrace.cdc.setup.events_schema import install
+from tailrace import Rejected, Stream, event_tables, handle, load, position
 from tailrace.embedded.postgres import PostgresServer
 
 
@@ -36,7 +35,7 @@ def ask(connection: psycopg.Connection, number: str, command: Command) -> str:
 def main(dsn: str | None) -> None:
     with ExitStack() as stack:
         dsn = dsn or stack.enter_context(PostgresServer()).dsn()
-        install(dsn)  # `tailrace init --events` does this too
+        event_tables.install(dsn)  # `tailrace init --events` does this too
         connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         connection.execute(
             "CREATE TABLE IF NOT EXISTS accounts (id text PRIMARY KEY, owner text, balance numeric)"

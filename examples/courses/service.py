@@ -13,8 +13,7 @@ from contextlib import ExitStack
 import psycopg
 
 from examples.courses.enrolment import Enrol, Enrolled, Offered, Register, enrolment, registration
-from tailrace import Query, Rejected, Stream, append, handle, load_boundary
-from tailrace.cdc.setup.events_schema import install
+from tailrace import Query, Rejected, Stream, append, event_tables, handle, load_boundary
 from tailrace.embedded.postgres import PostgresServer
 
 STUDENTS = [f"student {number}" for number in range(8)]
@@ -41,7 +40,7 @@ def enrol(dsn: str, course: str, student: str) -> str:
 def main(dsn: str | None) -> None:
     with ExitStack() as stack:
         server = dsn or stack.enter_context(PostgresServer()).dsn()
-        install(server)  # `tailrace init --events` does this too
+        event_tables.install(server)  # `tailrace init --events` does this too
         with psycopg.connect(server) as connection:
             for course in ("algebra", "botany", "chess", "drawing"):
                 append(connection, Stream("course", course), [Offered(course=course, places=3)])

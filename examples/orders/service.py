@@ -19,8 +19,7 @@ import psycopg
 from sqlalchemy import create_engine, make_url
 
 from examples.orders.order import Place, Receive, fulfilment, orders, payments
-from tailrace import Stream, handle, load
-from tailrace.cdc.setup.events_schema import install
+from tailrace import Stream, event_tables, handle, load
 from tailrace.embedded.postgres import PostgresServer
 from tailrace.testing.plugin import FollowingLog
 
@@ -38,7 +37,7 @@ def story(connection: psycopg.Connection, order: str, closing: str) -> str:
 def main() -> None:
     with ExitStack() as stack:
         dsn = stack.enter_context(PostgresServer()).dsn()
-        install(dsn)  # `tailrace init --events` does this too
+        event_tables.install(dsn)  # `tailrace init --events` does this too
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         now = datetime.now(UTC)

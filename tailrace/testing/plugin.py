@@ -19,12 +19,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import position
+from tailrace.eventstore.streams.database.event_tables import install
 
 if TYPE_CHECKING:
     from tailrace.cdc.capture import Capture

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams.database.event_tables import install
 from tests.support import REPOSITORY
 from tests.tailrace.live_projection import LIVE_ROW, make_live
 

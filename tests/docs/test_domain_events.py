@@ -14,7 +14,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tailrace import Rejected, Stream, append, load
-from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.inline_rows import projection
 from tests.support import REPOSITORY
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tailrace import Stream, append, load_all
-from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.testing.plugin import FollowingLog
 from tests.fixtures.scale import Scale
 from tests.proof.process_program import Asked, Done

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tailrace import Stream, append
-from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.testing.plugin import FollowingLog
 from tests.fixtures.scale import Scale
 from tests.proof.stream_writer import Wrote

@@ -14,12 +14,12 @@ from psycopg import sql
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, install_trigger, read_trigger
 from tailrace.cdc.recording.file import FRAME, Recording
-from tailrace.cdc.setup import events_schema
 from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.wire import authentic, ddl_message
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.metadata.refused_messages import refused_messages
+from tailrace.eventstore.streams.database import event_tables as events_schema
 from tests.cdc.messages import KEYED, Stream, trigger_message
 from tests.support.capturing import RunningCapture, Site, execute, query, rows, table
 

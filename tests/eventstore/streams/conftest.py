@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.database.source import AnyConnection
 from tailrace.testing import MemoryStreams
 

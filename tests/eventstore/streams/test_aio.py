@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tailrace import aio
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.streams import (
     ANY,
@@ -31,6 +30,7 @@ from tailrace.eventstore.streams import (
     context,
     load,
 )
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.database.source import AnyAsyncConnection
 from tailrace.testing import MemoryStreams
 from tests.eventstore.streams.bank import Account, Deposit, Deposited, Purse, Withdraw, account

@@ -22,7 +22,6 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from tailrace.cdc.setup.events_schema import install, migrations
 from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.streams import (
     ANY,
@@ -39,6 +38,7 @@ from tailrace.eventstore.streams import (
     model_of,
 )
 from tailrace.eventstore.streams.append import EVENTS_MAX, new_rows
+from tailrace.eventstore.streams.database.event_tables import install, migrations
 from tailrace.eventstore.streams.database.source import AnyConnection
 from tests.support import REPOSITORY
 

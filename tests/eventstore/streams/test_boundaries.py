@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.streams import (
     NO_STREAM,
@@ -38,6 +37,7 @@ from tailrace.eventstore.streams import (
     upcaster,
 )
 from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
 from tailrace.eventstore.streams.models.event_types import tags_of
 from tailrace.eventstore.streams.models.tags import tagged_fields

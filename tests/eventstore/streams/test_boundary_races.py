@@ -17,7 +17,6 @@ import pytest
 from psycopg import IsolationLevel
 from pydantic import BaseModel
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.cdc.wire import pgoutput
 from tailrace.eventstore.streams import (
     Boundary,
@@ -29,6 +28,7 @@ from tailrace.eventstore.streams import (
     event,
     load_boundary,
 )
+from tailrace.eventstore.streams.database.event_tables import install
 from tests.fixtures.scale import Scale
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams import (
     Aggregate,
@@ -29,6 +28,7 @@ from tailrace.eventstore.streams import (
     position,
 )
 from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.deciding.transactions import BLOCKING, committing
 from tests.eventstore.streams.bank import (
     Account,

@@ -16,7 +16,6 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.streams import (
     NO_STREAM,
@@ -35,6 +34,7 @@ from tailrace.eventstore.streams import (
     load,
     load_boundary,
 )
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.inline_rows.prove import CheckedRows, check_rows
 from tailrace.testing import MemoryStreams
 

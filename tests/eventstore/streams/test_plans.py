@@ -12,7 +12,6 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.streams import (
     NO_STREAM,
     STREAM_EXISTS,
@@ -31,6 +30,7 @@ from tailrace.eventstore.streams import (
     load_boundary,
     state_of,
 )
+from tailrace.eventstore.streams.database.event_tables import install
 from tests.eventstore.streams.bank import Deposit, account
 
 Connection = psycopg.Connection[tuple[object, ...]]

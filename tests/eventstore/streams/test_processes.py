@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.streams import (
     Cancel,
@@ -37,6 +36,7 @@ from tailrace.eventstore.streams import (
     react,
 )
 from tailrace.eventstore.streams.database.connection import GRANTS, PROCESS_GRANT
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.reacting.react import Reacted, fire_timer
 
 PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=1)

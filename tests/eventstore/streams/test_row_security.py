@@ -10,7 +10,6 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.streams import (
     Appended,
     Conflict,
@@ -23,6 +22,7 @@ from tailrace.eventstore.streams import (
     load_boundary,
 )
 from tailrace.eventstore.streams.database.connection import GRANTS
+from tailrace.eventstore.streams.database.event_tables import install
 from tests.eventstore.streams.bank import Deposited
 from tests.eventstore.streams.test_boundaries import Taken
 from tests.support import REPOSITORY

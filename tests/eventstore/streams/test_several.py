@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams import (
     ANY,
@@ -25,6 +24,7 @@ from tailrace.eventstore.streams import (
     append_all,
     load,
 )
+from tailrace.eventstore.streams.database.event_tables import install
 from tests.eventstore.streams.bank import Deposited, Withdrawn
 
 A, B, C, D = (Stream("account", id) for id in "abcd")

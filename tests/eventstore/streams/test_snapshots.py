@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams import (
     Decider,
@@ -23,6 +22,7 @@ from tailrace.eventstore.streams import (
     load_all,
     state_of,
 )
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.database.source import AnyConnection
 from tests.eventstore.streams.bank import (
     Account,

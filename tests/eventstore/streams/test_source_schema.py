@@ -14,7 +14,6 @@ import pytest
 from psycopg import sql
 from pydantic import BaseModel
 
-from tailrace.cdc.setup.events_schema import downgrade, install, migrations, upgrade
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.streams import (
     NO_STREAM,
@@ -25,6 +24,7 @@ from tailrace.eventstore.streams import (
     event,
     load,
 )
+from tailrace.eventstore.streams.database.event_tables import downgrade, install, migrations, upgrade
 
 Connection = psycopg.Connection[tuple[object, ...]]
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,9 +13,9 @@ import pytest
 from psycopg.types.json import Jsonb
 from pydantic import BaseModel
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.streams import EventType, Json, RawEvent, Stream, event, load, upcast, upcaster
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.models.reshape import Reshape
 from tailrace.eventstore.streams.models.upcasters import Place, read_events
 

@@ -11,13 +11,13 @@ import pytest
 from psycopg.types.json import Jsonb
 from pydantic import BaseModel
 
-from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams.database.event_tables import install
 from tests.eventstore.shop import at, writer
 from tests.eventstore.subscriptions.test_domain_events import events
 from tests.tailrace.conftest import Project

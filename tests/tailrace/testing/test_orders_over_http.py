@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from examples.orders.web import Orders
-from tailrace.cdc.setup.events_schema import install
+from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.testing.plugin import SOURCE, FollowingLog
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _SQL = files("tailrace.migrations.source")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('tailrace.migrations', 0))"
@@ -102,8 +105,10 @@ def install(dsn: str) -> list[str]:
         raise UsageError("the dsn is not one", hint="postgresql://USER@HOST:PORT/DATABASE") from None
 
 
-def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
-    """``install`` on a connection; the caller commits."""
+def upgrade(connection: psycopg.Connection[Any] | Connection) -> list[str]:
+    """``install`` on a connection of psycopg or SQLAlchemy; the caller commits. So a service's own migrations can have
+    the tables of domain events among them."""
+    connection = _of_psycopg(connection)
     wanted = migrations()
     missing = [each for each in wanted if each.number not in _applied(connection, wanted)]
     for each in missing:
@@ -112,12 +117,13 @@ def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
     return [each.name for each in missing]
 
 
-def downgrade(connection: psycopg.Connection[tuple[object, ...]], number: int) -> list[str]:
+def downgrade(connection: psycopg.Connection[Any] | Connection, number: int) -> list[str]:
     """Take schema ``tailrace`` back to migration ``number``, for an earlier release; the caller commits. Events stay.
     Gives the names of what was taken back, the latest first.
 
     Raises UsageError, and changes nothing, when there is no way back.
     """
+    connection = _of_psycopg(connection)
     downs = {each.number: each for each in _scripts("downs")}
     applied = _applied(connection, migrations())
     back = sorted((each for each in applied if each > number), reverse=True)
@@ -133,7 +139,20 @@ def downgrade(connection: psycopg.Connection[tuple[object, ...]], number: int) -
     return [downs[each].name for each in back]
 
 
-def _applied(connection: psycopg.Connection[tuple[object, ...]], wanted: Sequence[Migration]) -> set[int]:
+def _of_psycopg(connection: psycopg.Connection[Any] | Connection) -> psycopg.Connection[Any]:
+    """Several statements at once are nothing that SQLAlchemy sends. Raises UsageError for another driver's."""
+    found: Any = (
+        connection if isinstance(connection, psycopg.Connection) else connection.connection.driver_connection
+    )
+    if not isinstance(found, psycopg.Connection):
+        raise UsageError(
+            f"the tables of domain events are made on a connection of psycopg, not of {type(found).__module__}",
+            hint="use an engine of postgresql+psycopg://",
+        )
+    return found
+
+
+def _applied(connection: psycopg.Connection[Any], wanted: Sequence[Migration]) -> set[int]:
     """The numbers of the migrations that are there; others wait until the caller commits."""
     connection.execute(_LOCK)
     stranger = connection.execute(_STRANGER).fetchone()
