@@ -49,6 +49,8 @@ VALUES = {
 }
 """Random values by type, as SQL."""
 
+# What a session ends with when its server is killed: also with a rollback of its own that did not come through.
+KILLED = (psycopg.OperationalError, psycopg.Rollback)
 IMPOSSIBLE = (
     psycopg.errors.ProgrammingError,
     psycopg.errors.IntegrityError,
@@ -134,7 +136,7 @@ def writing(dsn: str, seed: int, sessions: int = 2, pause: float = 0.005) -> Ite
     def write(number: int, stop: threading.Event) -> None:
         writer = Writer(dsn, seed + number)
         while not stop.wait(pause):  # a server that was killed is waited for
-            with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as connection:
+            with suppress(*KILLED), psycopg.connect(dsn, autocommit=True) as connection:
                 while not stop.wait(pause):
                     writer.transaction(connection)
 
@@ -180,7 +182,7 @@ class Alterer:
             self._transaction(statements)
         except IMPOSSIBLE as error:
             self.done.append(f"-- {str(error).splitlines()[0]}")
-        except psycopg.OperationalError as error:  # the server was killed; whether it landed is not known
+        except KILLED as error:  # whether it landed is not known
             self.done.append(f"-- {str(error).splitlines()[0]}")
             self._reconnect()
 
