@@ -15,13 +15,14 @@ fulfilment = ProcessManager("fulfilment", None, react, key={Placed: "order", Pai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate
 from tailrace.eventstore.streams.deciding.decider import Decider
+from tailrace.eventstore.streams.deciding.snapshots import Every, Snapshots
 from tailrace.eventstore.streams.models.event_types import event_type_of
 from tailrace.eventstore.streams.stream import Stream
 
@@ -89,7 +90,8 @@ class ProcessManager(Generic[Input, State]):
     ``react(input, state)`` gives commands, timers, cancellations and the end; inputs are events of the models in
     ``key``, ``Due`` and ``Refused``. ``evolve(state, input)`` gives the state after an input; without it, it stays as
     it is. Both are pure. ``key`` names for each model the field whose value is the instance, or a function that gives
-    it; None is for nobody. What came in is kept in streams of category ``name``.
+    it; None is for nobody. What came in is kept in streams of category ``name``. ``snapshot`` says when the state of an
+    instance with many inputs is kept, as of a ``Decider``.
 
     Raises UsageError for a model that is no event or lacks its field, and without any.
     """
@@ -99,17 +101,21 @@ class ProcessManager(Generic[Input, State]):
     react: Callable[[Input, State], Sequence[Output]]
     evolve: Callable[[State, Input], State] | None = None
     key: Mapping[type[Any], str | Callable[[Any], object]] = ()  # type: ignore[assignment]
+    snapshot: Every | None = field(default=None, kw_only=True)
+    snapshots: Snapshots | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         Stream(self.name, "any")  # a category
+        kept = None if self.snapshot is None else Snapshots(self.name, self.snapshot, self.initial_state)
+        object.__setattr__(self, "snapshots", kept)
         if not self.key:
             raise UsageError(f"process {self.name!r} reacts to no event", hint='key={Placed: "order"}')
-        for model, field in self.key.items():
+        for model, named in self.key.items():
             event_type_of(model)
             fields = getattr(model, "model_fields", None) or getattr(model, "__dataclass_fields__", {})
-            if isinstance(field, str) and field not in fields:
+            if isinstance(named, str) and named not in fields:
                 raise UsageError(
-                    f"process {self.name!r}: {model.__qualname__} has no field {field!r}",
+                    f"process {self.name!r}: {model.__qualname__} has no field {named!r}",
                     hint=f"its fields are {', '.join(fields)}",
                 )
 

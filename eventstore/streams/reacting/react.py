@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -21,6 +21,7 @@ from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.database.timers import DueTimer, Timers
 from tailrace.eventstore.streams.deciding.decider import Rejected
 from tailrace.eventstore.streams.deciding.handle import behaviour_of, handling
+from tailrace.eventstore.streams.deciding.snapshots import UNREADABLE, Every
 from tailrace.eventstore.streams.deciding.transactions import (
     BLOCKING,
     TransactionOwner,
@@ -40,11 +41,12 @@ from tailrace.eventstore.streams.reacting.manager import (
     Timer,
 )
 from tailrace.eventstore.streams.recorded import Recorded
-from tailrace.eventstore.streams.rows import EventType, Row
+from tailrace.eventstore.streams.rows import EventType, Row, Snapshot
 from tailrace.eventstore.streams.stream import Stream
 
 _TRIES: Final = 10
 _REFUSALS_MAX: Final = 10  # one after the other: more is a circle
+_STATELESS, _EVERY = "stateless", Every(events=50)
 
 
 @event("tailrace_reacted")
@@ -138,15 +140,18 @@ async def _reacting(
     streams, stream = SourceStreams(ask), Stream(manager.name, instance)
     with because():
         for _ in range(_TRIES):
-            rows = await streams.read(stream, 1)
-            past = [(row, codec_of(Reacted).parse(row.data)) for row in rows]
-            ended = any(each.ended for _, each in past) and not refusals
-            if ended or any(row.event_id == id for row in rows):
+            past = await _past(streams, manager, stream)
+            if past.ended and not refusals:
                 return None
-            outputs = manager.outputs(input, _state(manager, stream, past))
-            new = new_rows([_reacted(input, outputs)], [id])
-            reached = await streams.write(stream, rows[-1].version if rows else 0, new, metadata_json(None))
-            if reached > 0:
+            outputs = manager.outputs(input, past.state)
+            reacted = _reacted(input, outputs, ended=past.ended)
+            new = new_rows([reacted], [id])
+            outcome, reached = await streams.write_once(stream, past.version, new, metadata_json(None))
+            if outcome == "repeated":
+                return None
+            if outcome == "appended":
+                now = _Past(manager.after(past.state, input), reached, past.since, reacted.ended)
+                await _keep(streams, manager, stream, now, len(new[0].data))
                 for number, output in enumerate(outputs):
                     refused = await _do(ask, manager.name, instance, output)
                     if refused is not None:
@@ -161,13 +166,58 @@ async def _reacting(
     raise TransientError(f"{stream} changed at each of {_TRIES} tries to react", hint="try again")
 
 
-def _state(manager: ProcessManager[Any, Any], stream: Stream, past: Sequence[tuple[Row, Reacted]]) -> Any:
-    state = manager.initial_state
-    if manager.evolve is not None:
-        for row, each in past:
-            for input in _inputs(stream, row, each):
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What an instance had so far: its state and whether it ended, at a version of its stream. ``since``: that of its
+    snapshot, 0 without one."""
+
+    state: Any
+    version: int
+    since: int
+    ended: bool
+
+
+async def _past(streams: SourceStreams, manager: ProcessManager[Any, Any], stream: Stream) -> _Past:
+    past, rows = _Past(manager.initial_state, 0, 0, ended=False), None
+    code = _code(manager)
+    if code is not None:
+        snapshot, rows = await streams.read_tail(stream, code)
+        if snapshot is not None:
+            kept = json.loads(snapshot.state)
+            state = manager.initial_state
+            if manager.snapshots is not None:
+                state = manager.snapshots.load(json.dumps(kept["state"]))
+            if state is UNREADABLE:
+                rows = None
+            else:
+                past = _Past(state, snapshot.version, snapshot.version, ended=kept["ended"])
+    for row in await streams.read(stream, 1) if rows is None else rows:
+        reacted = codec_of(Reacted).parse(row.data)
+        state = past.state
+        if manager.evolve is not None:
+            for input in _inputs(stream, row, reacted):
                 state = manager.after(state, input)
-    return state
+        past = replace(past, state=state, version=row.version, ended=past.ended or reacted.ended)
+    return past
+
+
+def _code(manager: ProcessManager[Any, Any]) -> str | None:
+    """Whose snapshots these are; None where there are none. Without ``evolve`` there is no state to be wrong."""
+    if manager.evolve is None:
+        return _STATELESS
+    return None if manager.snapshots is None else manager.snapshots.code
+
+
+async def _keep(
+    streams: SourceStreams, manager: ProcessManager[Any, Any], stream: Stream, now: _Past, size: int
+) -> None:
+    """Keep a snapshot where one is due."""
+    code = _code(manager)
+    every = _EVERY if manager.evolve is None else manager.snapshot
+    if code is not None and every is not None and every.due(now.version - now.since, size):
+        state = None if manager.snapshots is None else json.loads(manager.snapshots.dump(now.state))
+        text = json.dumps({"ended": now.ended, "state": state})
+        await streams.write_snapshot(stream, Snapshot(now.version, text), code)
 
 
 def _inputs(stream: Stream, row: Row, reacted: Reacted) -> list[object]:
@@ -184,9 +234,9 @@ def _inputs(stream: Stream, row: Row, reacted: Reacted) -> list[object]:
             return [each for _, each in read_events(kind, json.dumps(reacted.data), place)]
 
 
-def _reacted(input: object, outputs: Sequence[Output]) -> Reacted:
+def _reacted(input: object, outputs: Sequence[Output], *, ended: bool) -> Reacted:
     did = tuple(map(_words, outputs))
-    ended = any(isinstance(each, End) for each in outputs)
+    ended = ended or any(isinstance(each, End) for each in outputs)
     match input:
         case Due(name=name, at=at):
             return Reacted(kind="due", data={"name": name, "at": at.isoformat()}, did=did, ended=ended)

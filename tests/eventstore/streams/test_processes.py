@@ -23,6 +23,7 @@ from tailrace.eventstore.streams import (
     Due,
     End,
     EventType,
+    Every,
     ProcessManager,
     Recorded,
     Refused,
@@ -37,6 +38,7 @@ from tailrace.eventstore.streams import (
 )
 from tailrace.eventstore.streams.database.connection import GRANTS, PROCESS_GRANT
 from tailrace.eventstore.streams.database.event_tables import install
+from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.reacting.react import Reacted, fire_timer
 
 PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=1)
@@ -164,6 +166,35 @@ def test_the_state_is_what_came_before_and_the_events_say_because_of_what(dsn: s
         )  # fmt: skip
         (made, *_) = load(connection, Stream("process_note", "a"))
     assert made.metadata == {"causation_id": str(first.event_id), "correlation_id": "c1"}
+
+
+@pytest.mark.parametrize("kind", ["with a state", "without"])
+def test_an_instance_with_many_inputs_reads_those_behind_its_snapshot(
+    dsn: str, engine: Engine, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is what it is without one."""
+    evolving = kind == "with a state"
+    kept: ProcessManager[Input, tuple[str, ...]] = ProcessManager(
+        "proc", (), respond, evolve if evolving else None, key={Started: "id"},
+        snapshot=Every(events=3, state=tuple[str, ...]) if evolving else None,
+    )  # fmt: skip
+    monkeypatch.setattr("tailrace.eventstore.streams.reacting.react._EVERY", Every(events=3))
+    read: list[int] = []
+    tail = SourceStreams.read_tail
+
+    async def counting(self: SourceStreams, stream: Stream, code: str) -> Any:
+        found = await tail(self, stream, code)
+        read.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(SourceStreams, "read_tail", counting)
+    inputs = [started("a", "one" if number else "later") for number in range(10)]
+    for each in (*inputs, *inputs, started("a", "count")):
+        react(engine, kept, each)
+    assert max(read) <= 3
+    assert noted(dsn, "a") == [*["one"] * 9, f"count after {10 if evolving else 0}"]
+    react(engine, kept, started("a", "end"))
+    assert react(engine, kept, started("a", "one")) is None
 
 
 def test_a_timer_that_is_due_fires_once_whoever_set_it(dsn: str, engine: Engine) -> None:
