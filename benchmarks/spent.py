@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_TICK = 1 / os.sysconf("SC_CLK_TCK")
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+"""The least that is told of other processes, in seconds."""
 # Of proc(5)'s stat, behind the name in parentheses: utime, stime, and those of ended children.
 _OWN, _ENDED = slice(11, 13), slice(13, 15)
 
@@ -43,4 +44,4 @@ def of_tree(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
         return 0
     own = sum(map(int, numbers[_OWN])) + sum(map(int, numbers[_ENDED]))
-    return own * _TICK + sum(of_tree(int(child)) for child in children)
+    return own * TICK + sum(of_tree(int(child)) for child in children)
