@@ -122,6 +122,16 @@ def inside(dsn: str, number: int) -> Callable[[], None]:
     return once
 
 
+def application_of(dsn: str) -> Any:
+    """eventsourcing's, on a database; it can be imported by now."""
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    return import_module("eventsourcing.application").Application(env={
+        "PERSISTENCE_MODULE": "eventsourcing.postgres", "POSTGRES_DBNAME": str(parts["dbname"]),
+        "POSTGRES_HOST": str(parts["host"]), "POSTGRES_PORT": str(parts["port"]),
+        "POSTGRES_USER": str(parts["user"]), "POSTGRES_PASSWORD": "",
+    })  # fmt: skip
+
+
 def theirs(dsn: str, number: int, *, folder: Path) -> Callable[[], None]:
     sys.path.insert(0, str(folder))
     domain = import_module("eventsourcing.domain")
@@ -130,12 +140,7 @@ def theirs(dsn: str, number: int, *, folder: Path) -> Callable[[], None]:
         pass
 
     account = type("Account", (domain.Aggregate,), {"deposit": domain.event("Deposited")(deposit)})
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    application = import_module("eventsourcing.application").Application(env={
-        "PERSISTENCE_MODULE": "eventsourcing.postgres", "POSTGRES_DBNAME": str(parts["dbname"]),
-        "POSTGRES_HOST": str(parts["host"]), "POSTGRES_PORT": str(parts["port"]),
-        "POSTGRES_USER": str(parts["user"]), "POSTGRES_PASSWORD": "",
-    })  # fmt: skip
+    application = application_of(dsn)
     calls = count()
     at: list[Any] = []
 

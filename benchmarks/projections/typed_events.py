@@ -17,11 +17,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pyarrow as pa
 
 from benchmarks.eventstore.consume import PAYMENTS, SETTINGS, Filler, Paid, payments
-from benchmarks.eventstore.domain_events import THEIRS, install_theirs
+from benchmarks.eventstore.domain_events import THEIRS, application_of, install_theirs
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from benchmarks.spent import TICK, of_tree
@@ -88,12 +87,7 @@ def theirs(dsn: str, folder: Path, events: int) -> Way:
     account = type("Account", (domain.Aggregate,), {"pay": domain.event("Paid")(pay)})
     globals()["Account"] = account  # they import it by its name
     account.__module__, account.__qualname__ = __name__, "Account"
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    application = import_module("eventsourcing.application").Application(env={
-        "PERSISTENCE_MODULE": "eventsourcing.postgres", "POSTGRES_DBNAME": str(parts["dbname"]),
-        "POSTGRES_HOST": str(parts["host"]), "POSTGRES_PORT": str(parts["port"]),
-        "POSTGRES_USER": str(parts["user"]), "POSTGRES_PASSWORD": "",
-    })  # fmt: skip
+    application = application_of(dsn)
     one = account()
     for number in range(events):
         one.pay(f"a{number % 1000}", Decimal(number))

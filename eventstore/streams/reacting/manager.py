@@ -100,7 +100,7 @@ class ProcessManager(Generic[Input, State]):
     initial_state: State
     react: Callable[[Input, State], Sequence[Output]]
     evolve: Callable[[State, Input], State] | None = None
-    key: Mapping[type[Any], str | Callable[[Any], object]] = ()  # type: ignore[assignment]
+    key: Mapping[type[Any], str | Callable[[Any], object]] = field(default_factory=dict)
     snapshot: Every | None = field(default=None, kw_only=True)
     snapshots: Snapshots | None = field(init=False, repr=False, compare=False)
 

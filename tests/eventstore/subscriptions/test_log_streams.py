@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -84,7 +84,7 @@ def test_what_the_log_cannot_do_is_refused(new_store: StoreFactory) -> None:
     store = new_store()
     filled(store, told("42", 5))
     streams = store.streams("shop")
-    refused: Sequence[tuple[object, str]] = (
+    refused: Sequence[tuple[Callable[[], object], str]] = (
         (lambda: append(streams, NUMBER, [Deposited(amount=Decimal(1))]), "written by capture alone"),
         (lambda: list(load_all(streams, "account")), "in the order of its commits"),
         (lambda: load_boundary(streams, Query(course="c1")), "keeps no boundaries"),
@@ -92,4 +92,4 @@ def test_what_the_log_cannot_do_is_refused(new_store: StoreFactory) -> None:
     )
     for ask, words in refused:
         with pytest.raises(UsageError, match=words):
-            ask()  # type: ignore[operator]
+            ask()
