@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -187,19 +187,23 @@ class Delivery:
         return ()
 
     def _events(self, topic: TopicId, rows: pa.Table) -> Iterator[_Event]:
-        if rows.num_rows:
-            for row, values in zip(dicts(rows.select(_OF_EVENT)), self._values(topic, rows), strict=True):
-                key = json.dumps(row["key"], default=str, ensure_ascii=False)
-                yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, values)
+        if not rows.num_rows:
+            return
+        values: Iterable[Sequence[Change | Recorded[Any]]]
+        if self._is_events(topic):
+            told = dicts(rows.select(_OF_EVENT))
+            values = map(EventReader(topic, self._wanted).read, event_rows(rows))
+        else:
+            told, names = dicts(rows.select([*COLUMNS_OF_CHANGE, "_hash"])), column_names(rows.schema)
+            values = ([change(topic, row, names)] for row in told)
+        for row, found in zip(told, values, strict=True):
+            key = json.dumps(row["key"], default=str, ensure_ascii=False)
+            yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, found)
 
-    def _values(self, topic: TopicId, rows: pa.Table) -> Iterator[Sequence[Change | Recorded[Any]]]:
+    def _is_events(self, topic: TopicId) -> bool:
         if topic not in self._domain:  # what a topic is never changes
             self._domain[topic] = self._owner.log.topic(topic).kind is TopicKind.EVENTS
-        if self._domain[topic]:
-            yield from map(EventReader(topic, self._wanted).read, event_rows(rows))
-        else:
-            names = column_names(rows.schema)
-            yield from ([change(topic, row, names)] for row in dicts(rows.select(COLUMNS_OF_CHANGE)))
+        return self._domain[topic]
 
 
 def _split_at_truncates(events: Sequence[_Event]) -> Iterator[list[_Event]]:
