@@ -22,6 +22,7 @@ from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
 from tailrace.eventstore.streams.deciding.snapshots import Every
 from tailrace.eventstore.streams.deciding.transactions import position
+from tailrace.eventstore.streams.forget import Forgotten, forget
 from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, inline
 from tailrace.eventstore.streams.load import load, load_all
 from tailrace.eventstore.streams.models.event_types import event, event_type_of, model_of
@@ -36,6 +37,9 @@ from tailrace.eventstore.streams.outcomes import (
     Conflict,
     Expected,
 )
+from tailrace.eventstore.streams.personal.fields import Personal
+from tailrace.eventstore.streams.personal.file_keys import FileKeys
+from tailrace.eventstore.streams.personal.keys import KeyStore, use_keys
 from tailrace.eventstore.streams.reacting.manager import (
     Cancel,
     Do,
@@ -69,9 +73,13 @@ __all__ = [
     "EventType",
     "Every",
     "Expected",
+    "FileKeys",
+    "Forgotten",
     "Handled",
     "InlineProjection",
     "Json",
+    "KeyStore",
+    "Personal",
     "ProcessManager",
     "Query",
     "RawEvent",
@@ -87,6 +95,7 @@ __all__ = [
     "context",
     "event",
     "event_type_of",
+    "forget",
     "handle",
     "inline",
     "load",
@@ -99,4 +108,5 @@ __all__ = [
     "state_of",
     "upcast",
     "upcaster",
+    "use_keys",
 ]

@@ -15,6 +15,9 @@ from tailrace.eventstore.streams.event_ids import new_ids
 from tailrace.eventstore.streams.inline_rows.apply import apply_inline, with_rows
 from tailrace.eventstore.streams.models.event_types import codec_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
+from tailrace.eventstore.streams.personal.fields import PersonalValue
+from tailrace.eventstore.streams.personal.keys import KeyStore, hide_tags
+from tailrace.eventstore.streams.personal.sealing import seal, seal_collected
 from tailrace.eventstore.streams.rows import Keeper, NewRow, Part
 from tailrace.eventstore.streams.stream import Stream
 
@@ -56,7 +59,7 @@ async def appending(
     boundary: Boundary | None = None,
 ) -> Appended | Conflict:
     """``append``, where something keeps the streams."""
-    rows = new_rows(events, event_ids)
+    rows = await new_rows(keeper.keys, events, event_ids)
     number = expected_number(expected)
     about = metadata_json(metadata)
     ids = tuple(row.event_id for row in rows)
@@ -93,8 +96,10 @@ async def appending(
         return Appended(version, ids, repeated=outcome == "repeated")
 
 
-def new_rows(events: Sequence[object], given: Sequence[UUID] | None = None) -> list[NewRow]:
-    """Events as they are written, with the given ids or new ones."""
+async def new_rows(
+    keys: KeyStore, events: Sequence[object], given: Sequence[UUID] | None = None
+) -> list[NewRow]:
+    """Events as they are written, with the given ids or new ones, personal values encrypted."""
     if not 0 < len(events) <= EVENTS_MAX:
         raise UsageError(f"{len(events)} events cannot be appended at once", hint=f"1 to {EVENTS_MAX:,}")
     if given is not None and (len(given) != len(events) or len(set(given)) != len(given)):
@@ -103,11 +108,33 @@ def new_rows(events: Sequence[object], given: Sequence[UUID] | None = None) -> l
             hint="one id for each event",
         )
     ids = new_ids(len(events)) if given is None else given
-    rows = []
-    for event, event_id in zip(events, ids, strict=True):
+    rows, personal = [], {}
+    for number, (event, event_id) in enumerate(zip(events, ids, strict=True)):
         codec = codec_of(type(event))
         tags = () if codec.tags is None else codec.tags(event)
-        rows.append(NewRow(codec.type, event_id, codec.encode(event), tags))
+        if codec.is_personal:
+            text, personal[number] = codec.collect(event)
+        else:
+            text = codec.encode(event)
+        rows.append(NewRow(codec.type, event_id, text, tags))
+    return await _encrypted(keys, events, rows, personal) if personal else rows
+
+
+async def _encrypted(
+    store: KeyStore,
+    events: Sequence[object],
+    rows: list[NewRow],
+    personal: Mapping[int, Sequence[PersonalValue]],
+) -> list[NewRow]:
+    """Rows with the personal values of some of them, by number, and their tags."""
+    subjects = sorted({value.subject for values in personal.values() for value in values})
+    keys = await store.seal_keys(subjects) if subjects else {}
+    for number, values in personal.items():
+        row, codec = rows[number], codec_of(type(events[number]))
+        data = seal_collected(row.data, [seal(keys[value.subject], value.text) for value in values])
+        tags = await hide_tags(store, row.tags, codec.hidden_tags)
+        used = frozenset(keys[value.subject].id for value in values)
+        rows[number] = row._replace(data=data, tags=tags, keys=used)
     return rows
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
+from tailrace.eventstore.streams.personal.keys import KeyStore
 from tailrace.eventstore.streams.stream import Stream
 
 
@@ -19,16 +20,18 @@ class EventType(NamedTuple):
 
 
 class NewRow(NamedTuple):
-    """An event to be written; ``data`` is JSON."""
+    """An event to be written; ``data`` is JSON, whose personal values are encrypted with the ``keys`` of these ids."""
 
     type: EventType
     event_id: UUID
     data: str
     tags: tuple[str, ...] = ()
+    keys: frozenset[str] = frozenset()
 
 
 class Row(NamedTuple):
-    """An event as it is stored; ``data`` and ``metadata`` are JSON."""
+    """An event as it is stored; ``data`` and ``metadata`` are JSON. Personal values were decrypted with the ``keys`` of
+    these ids."""
 
     version: int
     type: str
@@ -37,6 +40,9 @@ class Row(NamedTuple):
     metadata: str
     event_id: UUID
     recorded_at: datetime
+    keys: frozenset[str] = frozenset()
+    erased: bool = False
+    """Whether it has a personal value that was forgotten."""
 
 
 class Part(NamedTuple):
@@ -67,10 +73,12 @@ class TaggedRow(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A state as JSON, after the stream's ``version``."""
+    """A state as JSON, after the stream's ``version``. It follows from personal values of these ``keys``: who does not
+    have them all cannot read it."""
 
     version: int
     state: str
+    keys: frozenset[str] = frozenset()
 
 
 Outcome = Literal["appended", "repeated", "conflict", "reused"]
@@ -79,7 +87,11 @@ Outcome = Literal["appended", "repeated", "conflict", "reused"]
 @runtime_checkable
 class Keeper(Protocol):
     """Keeps streams, within a transaction of its own or the caller's. ``expected`` is a version, or a value of
-    ``Expected``. One that blocks never waits in its coroutines."""
+    ``Expected``. One that blocks never waits in its coroutines. Rows that are written have personal values encrypted;
+    rows that are read have them as they were, with keys of ``keys``, or erased."""
+
+    @property
+    def keys(self) -> KeyStore: ...
 
     async def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
         """Append rows with new ids. Above 0: the version of the last one. Otherwise nothing was written, and the stream

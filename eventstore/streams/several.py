@@ -57,7 +57,10 @@ async def appending_all(
     boundary: Boundary | None = None,
 ) -> tuple[Appended, ...] | Conflict:
     """``append_all``, where something keeps the streams."""
-    parts = [Part(each.stream, expected_number(each.expected), new_rows(each.events)) for each in appends]
+    parts = [
+        Part(each.stream, expected_number(each.expected), await new_rows(keeper.keys, each.events))
+        for each in appends
+    ]
     checks = [Part(stream, expected_number(expected), ()) for stream, expected in (guards or {}).items()]
     _check(parts, checks)
     asked = () if boundary is None else boundary.asked

@@ -4,14 +4,60 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
+from tailrace.eventstore.streams.database.personal_rows import opened_rows, opened_snapshot, sealed_snapshot
 from tailrace.eventstore.streams.outcomes import Expected
+from tailrace.eventstore.streams.personal.keys import KeyStore, chosen_keys
+from tailrace.eventstore.streams.personal.sealing import Key, new_secret
 from tailrace.eventstore.streams.rows import Asked, NewRow, Outcome, Part, Row, Snapshot, TaggedRow
 from tailrace.eventstore.streams.stream import Stream
+
+
+class MemoryKeys:
+    """``KeyStore`` in memory."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, tuple[str, bytes | None]] = {}
+        self._current: dict[str, str] = {}
+        self._secret = new_secret()
+
+    async def seal_keys(self, subjects: Sequence[str]) -> dict[str, Key]:
+        for each in subjects:
+            if each not in self._current:
+                await self._new(each)
+        return {each: (await self.keys_of(each))[0] for each in subjects}
+
+    async def open_keys(self, ids: Sequence[str]) -> dict[str, bytes | None]:
+        return {id: self._keys[id][1] for id in ids if id in self._keys}
+
+    async def tag_secret(self) -> bytes:
+        return self._secret
+
+    async def rotate(self, subject: str) -> Key | None:
+        return await self._new(subject) if subject in self._current else None
+
+    async def keys_of(self, subject: str) -> list[Key]:
+        found = [Key(id, key) for id, (whose, key) in self._keys.items() if whose == subject and key]
+        return sorted(found, key=lambda each: each.id != self._current[subject])
+
+    async def forget(self, ids: Iterable[str]) -> int:
+        gone = [id for id in ids if self._keys.get(id, ("", None))[1]]
+        for id in gone:
+            subject, _ = self._keys[id]
+            self._keys[id] = ("", None)
+            self._current.pop(subject, None)
+        return len(gone)
+
+    async def _new(self, subject: str) -> Key:
+        key = Key(str(uuid4()), new_secret())
+        self._keys[key.id] = (subject, key.secret)
+        self._current[subject] = key.id
+        return key
 
 
 class MemoryStreams:
@@ -26,6 +72,8 @@ class MemoryStreams:
         self._streams: dict[Stream, list[Row]] = {}
         self._tagged: dict[str, list[tuple[Stream, Row, tuple[str, ...]]]] = {}
         self._snapshots: dict[Stream, tuple[Snapshot, str]] = {}
+        self.keys: KeyStore = chosen_keys() or MemoryKeys()
+        """Keys of the subjects of personal values."""
         self.tables: dict[str, dict[str, dict[str, Any]]] = {}
         """Rows of inline projections, by table and key."""
 
@@ -61,7 +109,7 @@ class MemoryStreams:
                     return number, [len(there)]
             for stream, _, rows in parts:
                 kept = self._streams.setdefault(stream, [])
-                for kind, event_id, data, tags in rows:
+                for kind, event_id, data, tags, _ in rows:
                     json.loads(data)
                     now = datetime.now(UTC)
                     kept.append(Row(len(kept) + 1, kind.name, kind.version, data, metadata, event_id, now))
@@ -77,15 +125,20 @@ class MemoryStreams:
                 for version, (stream, row, tags) in enumerate(self._tagged.get(each.tag, []), 1)
                 if _is_asked(each, row, tags)
             ]
+            opened = await opened_rows(self.keys, [each.row for each in rows])
+            rows = [each._replace(row=row) for each, row in zip(rows, opened, strict=True)]
             return {each.tag: len(self._tagged.get(each.tag, [])) for each in asked}, rows
 
     async def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> list[Row]:
         with self._lock:
-            return self._streams.get(stream, [])[max(0, from_version - 1) : to_version]
+            rows = self._streams.get(stream, [])[max(0, from_version - 1) : to_version]
+            return list(await opened_rows(self.keys, rows))
 
     async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, list[Row]]:
         with self._lock:
             snapshot, whose = self._snapshots.get(stream, (None, ""))
+            if snapshot is not None and whose == code:
+                snapshot = await opened_snapshot(self.keys, snapshot)
             if snapshot is None or whose != code:
                 return None, await self.read(stream, 1)
             return snapshot, await self.read(stream, snapshot.version + 1)
@@ -93,8 +146,9 @@ class MemoryStreams:
     async def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
         with self._lock:
             before, whose = self._snapshots.get(stream, (None, ""))
-            if before is None or whose != code or before.version < snapshot.version:
-                self._snapshots[stream] = (snapshot, code)
+            sealed = await sealed_snapshot(self.keys, snapshot)
+            if sealed and (before is None or whose != code or before.version < snapshot.version):
+                self._snapshots[stream] = (sealed, code)
 
     @asynccontextmanager
     async def as_one(self) -> AsyncIterator[None]:
@@ -125,7 +179,8 @@ class MemoryStreams:
                 for row in self._streams[stream]
                 if (stream.id, row.version) > after
             ]
-        return rows[:limit]
+            opened = await opened_rows(self.keys, [row for _, row in rows[:limit]])
+        return [(id, row) for (id, _), row in zip(rows, opened, strict=False)]
 
 
 def _is_asked(asked: Asked, row: Row, tags: Sequence[str]) -> bool:

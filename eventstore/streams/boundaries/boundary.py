@@ -11,9 +11,11 @@ from typing import Any
 
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.streams.blocking import finish
-from tailrace.eventstore.streams.boundaries.query import Query
+from tailrace.eventstore.streams.boundaries.query import Item, Query
 from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
+from tailrace.eventstore.streams.models.event_types import names_of_hidden_tags
 from tailrace.eventstore.streams.outcomes import Conflict
+from tailrace.eventstore.streams.personal.keys import hide_tags
 from tailrace.eventstore.streams.recorded import Recorded, recorded
 from tailrace.eventstore.streams.rows import Asked, Keeper, TaggedRow
 
@@ -40,13 +42,19 @@ def load_boundary(connection: AnyConnection, query: Query) -> Boundary:
 
 async def loading_boundary(keeper: Keeper, query: Query) -> Boundary:
     """``load_boundary``, where something keeps the streams."""
-    asked = [Asked(item.tags[0], 0, item.names, item.tags) for item in query.items]
+    asked = [await _asked(keeper, item) for item in query.items]
     versions, rows = await keeper.read_tagged(asked)
     events = tuple(
         each for row in in_order(rows) for each in recorded(row.stream, row.row) if query.matches(each.data)
     )
     seen = tuple(each._replace(version=versions.get(each.tag, 0)) for each in asked)
     return Boundary(query, events, seen)
+
+
+async def _asked(keeper: Keeper, item: Item) -> Asked:
+    names = names_of_hidden_tags(item.models)
+    tags = await hide_tags(keeper.keys, item.tags, names) if names else item.tags
+    return Asked(tags[0], 0, item.names, tags)
 
 
 def in_order(rows: Sequence[TaggedRow]) -> list[TaggedRow]:

@@ -34,8 +34,23 @@ GRANTS: Final = (
     " tailrace.append_all, tailrace.append_once, tailrace.put_snapshot TO {role};",
     "GRANT SELECT ON tailrace.events, tailrace.snapshots, tailrace.tags, tailrace.tagged_events TO {role};",
 )
+# One whose events have personal values, and one that forgets.
+PERSONAL_GRANT: Final = (
+    "GRANT EXECUTE ON FUNCTION tailrace.seal_keys, tailrace.open_keys, tailrace.tag_secret TO {role};"
+)
+FORGET_GRANT: Final = (
+    "GRANT EXECUTE ON FUNCTION tailrace.keys_of, tailrace.forget_keys, tailrace.rotate_key, tailrace.events_of_keys,"
+    " tailrace.drop_tags, tailrace.drop_derived TO {role};"
+)
 # And one that runs process managers.
 PROCESS_GRANT: Final = "GRANT SELECT, INSERT, UPDATE, DELETE ON tailrace.timers TO {role};"
+
+# What a message of the server tells of.
+_GRANTS_BY_WORD: Final = (
+    *((word, (PERSONAL_GRANT,)) for word in ("seal_keys", "open_keys", "tag_secret")),
+    *((word, (FORGET_GRANT,)) for word in ("keys_of", "forget_keys", "rotate_key", "events_of", "drop_")),
+    ("timers", (PROCESS_GRANT,)),
+)
 
 
 def run(
@@ -152,7 +167,7 @@ def _translate(error: BaseException | None) -> TailraceError | None:
             hint="run: tailrace init --events",
         )
     if state == _FORBIDDEN:
-        wanted = (PROCESS_GRANT,) if "timers" in str(error) else GRANTS
+        wanted = next((grant for word, grant in _GRANTS_BY_WORD if word in str(error)), GRANTS)
         return OperatorError(
             "this user may not use domain events (schema tailrace)",
             hint="as the owner of the tables: " + " ".join(wanted).format(role="APPLICATION"),

@@ -19,7 +19,10 @@ from tailrace.eventstore.streams.database.connection import (
     in_transaction,
     run_async,
 )
+from tailrace.eventstore.streams.database.personal_rows import opened_rows, opened_snapshot, sealed_snapshot
+from tailrace.eventstore.streams.database.subject_keys import SourceKeys
 from tailrace.eventstore.streams.database.tagging import TAGS, TAGS_AND_ASKED, tagging
+from tailrace.eventstore.streams.personal.keys import KeyStore, chosen_keys
 from tailrace.eventstore.streams.rows import (
     Asked,
     EventType,
@@ -97,7 +100,7 @@ def async_keeper_of(connection: AnyAsyncConnection) -> Keeper:
 class SourceStreams:
     """``Keeper`` in the tables of schema ``tailrace``."""
 
-    __slots__ = ("_ask", "as_one")
+    __slots__ = ("_ask", "as_one", "keys")
 
     def __init__(
         self, ask: Ask, as_one: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
@@ -105,6 +108,7 @@ class SourceStreams:
         """``as_one`` begins a transaction where there is none; by default there is."""
         self._ask = ask
         self.as_one = as_one
+        self.keys: KeyStore = chosen_keys() or SourceKeys(ask)
 
     async def write(self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str) -> int:
         if any(row.tags for row in rows):
@@ -117,7 +121,7 @@ class SourceStreams:
             "metadata": metadata,
         }
         if len(rows) == 1:  # most appends: no array to take apart
-            ((kind, event_id, data, _),) = rows
+            ((kind, event_id, data, *_),) = rows
             values |= {
                 "type": kind.name,
                 "schema_version": kind.version,
@@ -134,7 +138,7 @@ class SourceStreams:
         self, stream: Stream, expected: int, rows: Sequence[NewRow], metadata: str
     ) -> tuple[Outcome, int]:
         parts = []
-        for kind, event_id, data, _ in rows:
+        for kind, event_id, data, *_ in rows:
             head = json.dumps({"type": kind.name, "schema_version": kind.version, "event_id": str(event_id)})
             parts.append(f'{head[:-1]}, "data": {data}, "metadata": {metadata}}}')
         values = {
@@ -180,7 +184,8 @@ class SourceStreams:
                 versions[tag] = version
             else:
                 rows.append(TaggedRow(tag, version, Stream(category, stream), _row(tuple(row))))
-        return versions, rows
+        opened = await opened_rows(self.keys, [each.row for each in rows])
+        return versions, [each._replace(row=row) for each, row in zip(rows, opened, strict=True)]
 
     async def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
         values = {
@@ -189,22 +194,28 @@ class SourceStreams:
             "from_version": from_version,
             "to_version": _LAST if to_version is None else to_version,
         }
-        return [_row(row) for row in await self._ask(_READ, values)]
+        return await opened_rows(self.keys, [_row(row) for row in await self._ask(_READ, values)])
 
     async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
         values = {"category": stream.category, "stream": stream.id, "code": code}
         rows = await self._ask(_READ_TAIL, values)
-        if rows and rows[0][1] is None:
-            return Snapshot(rows[0][0], rows[0][3]), [_row(row) for row in rows[1:]]
-        return None, [_row(row) for row in rows]
+        if not rows or rows[0][1] is not None:
+            return None, await opened_rows(self.keys, [_row(row) for row in rows])
+        snapshot = await opened_snapshot(self.keys, Snapshot(rows[0][0], rows[0][3]))
+        if snapshot is None:
+            return None, await self.read(stream, 1)
+        return snapshot, await opened_rows(self.keys, [_row(row) for row in rows[1:]])
 
     async def write_snapshot(self, stream: Stream, snapshot: Snapshot, code: str) -> None:
+        sealed = await sealed_snapshot(self.keys, snapshot)
+        if sealed is None:
+            return
         values = {
             "category": stream.category,
             "stream": stream.id,
-            "version": snapshot.version,
+            "version": sealed.version,
             "code": code,
-            "state": snapshot.state,
+            "state": sealed.state,
         }
         await self._ask(_WRITE_SNAPSHOT, values)
 
@@ -227,16 +238,18 @@ class SourceStreams:
             "version": after[1],
             "limit": limit,
         }
-        return [(row[0], _row(row[1:])) for row in await self._ask(_SCAN, values)]
+        found = await self._ask(_SCAN, values)
+        rows = await opened_rows(self.keys, [_row(row[1:]) for row in found])
+        return [(stream, row) for (stream, *_), row in zip(found, rows, strict=True)]
 
 
 def _events(rows: Sequence[NewRow]) -> str:
-    texts = [f'[{_head(kind)},"{event_id}",{data}]' for kind, event_id, data, _ in rows]
+    texts = [f'[{_head(kind)},"{event_id}",{data}]' for kind, event_id, data, *_ in rows]
     return f"[{','.join(texts)}]"
 
 
 def _row(row: tuple[Any, ...]) -> Row:
-    found = Row._make(row)
+    found = Row(*row)
     return found if isinstance(found.event_id, UUID) else found._replace(event_id=UUID(found.event_id))
 
 

@@ -228,7 +228,7 @@ async def _handle_on(
         events, state = behaviour.run(command, before.state)
         if not events:
             return Handled(state, events, before.version)
-        rows = new_rows(events)
+        rows = await new_rows(keeper.keys, events)
         async with with_rows(keeper, [stream.category]):
             reached = await keeper.write(stream, before.version, rows, metadata)
             if reached > 0:
@@ -236,8 +236,10 @@ async def _handle_on(
         if reached > 0:
             size = before.bytes_since + sum(len(row.data) for row in rows)
             kept = behaviour.snapshots
-            if kept is not None and kept.every.due(reached - before.since, size):
-                await keeper.write_snapshot(stream, Snapshot(reached, kept.dump(state)), kept.code)
+            # A state of erased values need not be one whose JSON reads back.
+            if kept is not None and not before.erased and kept.every.due(reached - before.since, size):
+                keys = before.keys.union(*(row.keys for row in rows))
+                await keeper.write_snapshot(stream, Snapshot(reached, kept.dump(state), keys), kept.code)
             return Handled(state, events, reached)
     raise _always_changed(str(stream))
 
@@ -256,7 +258,7 @@ async def _handle_inside(
         events, state = behaviour.run(command, before)
         if not events:
             return Handled(state, events, 0)
-        part = Part(stream, Expected.ANY.value, new_rows(events))
+        part = Part(stream, Expected.ANY.value, await new_rows(keeper.keys, events))
         async with with_rows(keeper, [stream.category]):
             failed, (version,) = await keeper.write_all([part], metadata, boundary.asked)
             if not failed:
@@ -276,16 +278,18 @@ def _always_changed(what: str) -> TransientError:
 @dataclass(frozen=True, slots=True)
 class _Replayed(Generic[HandledState]):
     """A stream's state at ``version``, read from a snapshot at ``since`` (0: from the beginning) and events behind it
-    of so many bytes."""
+    of so many bytes; the keys of the personal values that it follows from, and whether some of these are erased."""
 
     state: HandledState
     version: int
     since: int
     bytes_since: int
+    keys: frozenset[str]
+    erased: bool
 
 
 async def _replay(keeper: Keeper, behaviour: Behaviour[Any, State, Any], stream: Stream) -> _Replayed[State]:
-    state, since = behaviour.begin(stream.id), 0
+    state, since, keys = behaviour.begin(stream.id), 0, frozenset[str]()
     kept = behaviour.snapshots
     if kept is None:
         rows: Sequence[Row] = await keeper.read(stream, 1)
@@ -293,11 +297,18 @@ async def _replay(keeper: Keeper, behaviour: Behaviour[Any, State, Any], stream:
         snapshot, rows = await keeper.read_tail(stream, kept.code)
         found: Any = UNREADABLE if snapshot is None else kept.load(snapshot.state)
         if snapshot is not None and found is not UNREADABLE:
-            state, since = found, snapshot.version
+            state, since, keys = found, snapshot.version, snapshot.keys
         elif snapshot is not None:
             rows = await keeper.read(stream, 1)
     state = behaviour.fold(state, _events(stream, rows))
-    return _Replayed(state, rows[-1].version if rows else since, since, sum(len(row.data) for row in rows))
+    return _Replayed(
+        state,
+        rows[-1].version if rows else since,
+        since,
+        sum(len(row.data) for row in rows),
+        keys.union(*(row.keys for row in rows)),
+        any(row.erased for row in rows),
+    )
 
 
 def _events(stream: Stream, rows: Sequence[Row]) -> Iterator[Any]:

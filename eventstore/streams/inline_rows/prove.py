@@ -13,9 +13,10 @@ from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database import table_rows
 from tailrace.eventstore.streams.database.ask import Ask, ask_of
 from tailrace.eventstore.streams.database.source import SourceStreams
-from tailrace.eventstore.streams.inline_rows.projection import InlineProjection
+from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, Row
 from tailrace.eventstore.streams.models.event_types import event_type_of
 from tailrace.eventstore.streams.models.upcasters import names_of_code
+from tailrace.eventstore.streams.outcomes import Expected
 from tailrace.eventstore.streams.recorded import recorded
 from tailrace.eventstore.streams.rows import Part
 from tailrace.eventstore.streams.rows import Row as StoredRow
@@ -101,11 +102,26 @@ def _differs(
             if finish(table_rows.holds_row(ask, *at, written)):
                 return False
             if rebuild:
-                finish(table_rows.delete_row(ask, *at))
-                if row is not None:
-                    finish(table_rows.put_row(ask, *at, written or {}))
+                finish(_replace_row(ask, projection, stream, row, written))
             return True
     return False  # it is appended to all the time: the next look is
+
+
+async def write_row(ask: Ask, projection: InlineProjection, stream: Stream) -> None:
+    """Make the row of a stream what its events say now, inside a transaction."""
+    streams = SourceStreams(ask)
+    await streams.write_all([Part(stream, Expected.ANY.value, ())], "{}")  # nobody appends meanwhile
+    row, written = projection.follow(_followed(projection, stream, await streams.read(stream, 1)), None)
+    await _replace_row(ask, projection, stream, row, written)
+
+
+async def _replace_row(
+    ask: Ask, projection: InlineProjection, stream: Stream, row: Row | None, written: Row | None
+) -> None:
+    at = projection.table, projection.key, stream.id
+    await table_rows.delete_row(ask, *at)
+    if row is not None:
+        await table_rows.put_row(ask, *at, written or {})
 
 
 def _has_row_now(ask: Ask, projection: InlineProjection, key: str) -> bool:

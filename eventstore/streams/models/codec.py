@@ -6,6 +6,7 @@ secrets, excluded fields, validators and serializers of their own) are read back
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -16,10 +17,24 @@ from pydantic_core import PydanticSerializationError
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import IntegrityError, UsageError
-from tailrace.eventstore.streams.models.tags import tags_reader
+from tailrace.eventstore.streams.models.tags import hidden_tags, tags_reader
+from tailrace.eventstore.streams.personal.fields import (
+    Collected,
+    PersonalValue,
+    annotation_of,
+    inner_of,
+    personal_parts,
+)
+from tailrace.eventstore.streams.personal.sealing import QUOTED_MARK
 from tailrace.eventstore.streams.rows import EventType
 
 _NUL: Final = b"\\u0000"
+OURS: Final = "tailrace_"
+"""Names of events that Tailrace itself appends begin so."""
+_MARK: Final = QUOTED_MARK.encode()
+_OTHER_MARK: Final = re.compile(
+    rb'(?<!\\)"\$personal":(?!null\})'
+)  # null: one that was erased, and is written again
 # Kinds of schema whose JSON says everything, whatever the value is; with the keys of what they hold.
 _PLAIN: Final = frozenset(
     {
@@ -63,15 +78,19 @@ _CHANGES: Final = frozenset(
 class Codec:
     """One model's way to JSON and back."""
 
-    __slots__ = ("_adapter", "_certain", "_dump", "parse", "tags", "type")
+    __slots__ = ("_adapter", "_certain", "_dump", "hidden_tags", "is_personal", "parse", "tags", "type")
 
     def __init__(self, model: type[Any], kind: EventType) -> None:
         self.type = kind
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
         self._dump = self._adapter.serializer.to_json
         self._certain = survives(self._adapter.core_schema)
+        self.is_personal = _is_personal(model, self._adapter)
+        """Whether an event may have personal values."""
         self.tags = tags_reader(model)
         """Gives the tags of an event; None where it has none."""
+        self.hidden_tags = hidden_tags(model)
+        """Names of tags that are stored as codes."""
         self.parse = self._adapter.validator.validate_json
         """The event of a JSON text; pydantic's ValidationError when it does not fit."""
 
@@ -86,7 +105,21 @@ class Codec:
         known = self._certain and b"null" not in data
         if not (known or self._reads_back(event, data)) or (_NUL in data and has_nul(self._plain(event))):
             raise self._lost(data[:200].decode(errors="replace"))
+        if _MARK in data and _OTHER_MARK.search(data) and not self.type.name.startswith(OURS):
+            raise UsageError(
+                f"event {self.type.name!r} has an object with a key {QUOTED_MARK}, which is kept for personal values",
+                hint="use another key",
+            )
         return data.decode()
+
+    def collect(self, event: object) -> tuple[str, list[PersonalValue]]:
+        """The event's JSON with a mark in the place of each personal value, and these. Raises what ``encode`` does."""
+        text = self.encode(event)
+        if not self.is_personal:
+            return text, []
+        collected = Collected()
+        text = self._adapter.dump_json(event, context=collected).decode()
+        return text, collected.checked()
 
     def plain(self, event: object) -> dict[str, Any]:
         """The event as values of JSON."""
@@ -121,6 +154,8 @@ def survives(schema: Any) -> bool:
     kind = schema.get("type")
     if not isinstance(kind, str):  # fields or choices by name
         return all(survives(each) for each in schema.values())
+    if annotation_of(schema) is not None:
+        return survives(inner_of(schema))
     if changes_values(schema):
         return False
     match kind:
@@ -139,6 +174,18 @@ def survives(schema: Any) -> bool:
             return True
     parts = _HOLDERS.get(kind)
     return parts is not None and all(part in schema and survives(schema[part]) for part in parts)
+
+
+def _is_personal(model: type[Any], adapter: TypeAdapter[Any]) -> bool:
+    """Raises UsageError for a subject that is no field of the value's own model."""
+    found = list(personal_parts(adapter.core_schema))
+    for part, fields in found:
+        if part.subject not in fields:
+            raise UsageError(
+                f"{model.__module__}.{model.__qualname__}: {part} names no field beside it",
+                hint=f"the subject is a field of the same model: {', '.join(sorted(fields))}",
+            )
+    return bool(found)
 
 
 def changes_values(schema: Mapping[str, Any]) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from tailrace.eventstore.streams.models.event_types import OURS, declared_types
+from tailrace.eventstore.streams.models.codec import OURS
+from tailrace.eventstore.streams.models.event_types import declared_types
 from tailrace.eventstore.streams.models.reshape import Json
 from tailrace.eventstore.streams.models.upcasters import is_upcast
 from tailrace.eventstore.streams.rows import EventType

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Collection
 from dataclasses import is_dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.models.codec import Codec
+from tailrace.eventstore.streams.models.tags import hidden_tags, tagged_fields
 from tailrace.eventstore.streams.rows import EventType
 
 Model = TypeVar("Model")
-OURS: Final = "tailrace_"
-"""Names of events that Tailrace itself appends begin so."""
-
-
 _models: dict[EventType, type[Any]] = {}
 _types: dict[type[Any], EventType] = {}
 _codecs: dict[type[Any], Codec] = {}  # made at the first use: a model may name another that comes below it
@@ -48,6 +46,7 @@ def event(name: str, version: int = 1) -> Callable[[type[Model]], type[Model]]:
             )
         _models[kind] = model
         _types[model] = kind
+        _hidden_of_all.cache_clear()
         return model
 
     return declare
@@ -108,3 +107,24 @@ def tags_of(event: object) -> tuple[str, ...]:
 def declared_types() -> dict[EventType, Codec]:
     """All declared events."""
     return {kind: codec_of(model) for kind, model in _models.items()}
+
+
+def names_of_hidden_tags(models: Collection[type[Any]] = ()) -> frozenset[str]:
+    """Names of tags of these events, or of all that are declared, that are stored as codes, because their values are
+    personal. Raises UsageError for one of all that is personal in some events only."""
+    if models:
+        return frozenset(name for each in models for name in hidden_tags(each))
+    return _hidden_of_all()
+
+
+@functools.cache
+def _hidden_of_all() -> frozenset[str]:
+    hidden = frozenset(name for model in _models.values() for name in hidden_tags(model))
+    for kind, model in _models.items():
+        plain = (tagged_fields(model).keys() & hidden) - hidden_tags(model)
+        if plain:
+            raise UsageError(
+                f"tag {min(plain)!r} is personal in some events, and not in {kind.name!r} version {kind.version}",
+                hint="annotate the field as Personal in each of them, or give the tags different names",
+            )
+    return hidden

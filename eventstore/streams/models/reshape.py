@@ -82,10 +82,12 @@ def _move(data: Json, path: str, target: str) -> None:
 
 
 def _cast(value: Any, kind: JsonType, path: str) -> Any:
-    """``value`` as another kind of JSON, only where both say the same. Null stays null."""
+    """``value`` as another kind of JSON, only where both say the same. Null stays null, what was erased so."""
     match kind, value:
         case _, None:
             return None
+        case _, {"$personal": None}:  # it was erased
+            return value
         case "str", bool():
             return "true" if value else "false"
         case "str", int() | float() | str():

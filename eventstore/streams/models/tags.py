@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 from uuid import UUID
 
 from pydantic import BaseModel
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.redacted import ERASED
+from tailrace.eventstore.streams.personal.fields import Personal
 
 TAG_BYTES_MAX: Final = 1000
 """A CHECK constraint of tailrace.tags."""
@@ -55,7 +57,7 @@ def tag(name: str, value: object) -> str:
 def tagged_fields(model: type[Any]) -> dict[str, str]:
     """By name of a tag the field of a model that it is. Raises UsageError for two fields of one tag."""
     found: dict[str, str] = {}
-    for name, tagged in _annotated(model):
+    for name, tagged, _ in _annotated(model):
         label = tagged.name or name
         if ":" in label or found.setdefault(label, name) != name:
             raise UsageError(
@@ -65,15 +67,32 @@ def tagged_fields(model: type[Any]) -> dict[str, str]:
     return found
 
 
-def _annotated(model: type[Any]) -> Iterable[tuple[str, Tag]]:
+def hidden_tags(model: type[Any]) -> frozenset[str]:
+    """Names of tags whose values are personal: they are stored as codes."""
+    return frozenset(tagged.name or name for name, tagged, personal in _annotated(model) if personal)
+
+
+def _annotated(model: type[Any]) -> Iterable[tuple[str, Tag, bool]]:
+    """Fields that are tags, and whether they are personal."""
     if issubclass(model, BaseModel):
-        fields: Iterable[tuple[str, Iterable[object]]] = (
-            (name, field.metadata) for name, field in model.model_fields.items()
+        fields: Iterable[tuple[str, Iterable[object], Any]] = (
+            (name, field.metadata, field.annotation) for name, field in model.model_fields.items()
         )
     else:
         hints = get_type_hints(model, include_extras=True)
-        fields = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
-    return [(name, each) for name, metadata in fields for each in metadata if isinstance(each, Tag)]
+        fields = ((name, getattr(hint, "__metadata__", ()), hint) for name, hint in hints.items())
+    return [
+        (name, each, any(isinstance(other, Personal) for other in (*metadata, *_inside(hint))))
+        for name, metadata, hint in fields
+        for each in metadata
+        if isinstance(each, Tag)
+    ]
+
+
+def _inside(hint: Any) -> Iterable[object]:
+    """All annotations inside a type."""
+    for each in get_args(hint):
+        yield from (*getattr(each, "__metadata__", ()), *_inside(each))
 
 
 def tags_reader(model: type[Any]) -> Callable[[object], tuple[str, ...]] | None:
@@ -87,7 +106,7 @@ def tags_reader(model: type[Any]) -> Callable[[object], tuple[str, ...]] | None:
         for name, field in fields.items():
             value = getattr(event, field)
             for each in value if isinstance(value, _SEVERAL) else (value,):
-                if each is not None:
+                if each is not None and each is not ERASED:
                     found[tag(name, each)] = None
         return tuple(found)
 

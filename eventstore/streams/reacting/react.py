@@ -30,6 +30,7 @@ from tailrace.eventstore.streams.deciding.transactions import (
 )
 from tailrace.eventstore.streams.models.event_types import codec_of, event
 from tailrace.eventstore.streams.models.upcasters import Place, read_events
+from tailrace.eventstore.streams.personal.keys import KeyStore
 from tailrace.eventstore.streams.reacting.manager import (
     Cancel,
     Do,
@@ -144,13 +145,14 @@ async def _reacting(
             if past.ended and not refusals:
                 return None
             outputs = manager.outputs(input, past.state)
-            reacted = _reacted(input, outputs, ended=past.ended)
-            new = new_rows([reacted], [id])
+            reacted, keys = await _reacted(streams.keys, input, outputs, ended=past.ended)
+            new = await new_rows(streams.keys, [reacted], [id])
             outcome, reached = await streams.write_once(stream, past.version, new, metadata_json(None))
             if outcome == "repeated":
                 return None
             if outcome == "appended":
-                now = _Past(manager.after(past.state, input), reached, past.since, reacted.ended)
+                state = manager.after(past.state, input)
+                now = _Past(state, reached, past.since, reacted.ended, past.keys | keys, past.erased)
                 await _keep(streams, manager, stream, now, len(new[0].data))
                 for number, output in enumerate(outputs):
                     refused = await _do(ask, manager.name, instance, output)
@@ -169,12 +171,14 @@ async def _reacting(
 @dataclass(frozen=True, slots=True)
 class _Past:
     """What an instance had so far: its state and whether it ended, at a version of its stream. ``since``: that of its
-    snapshot, 0 without one."""
+    snapshot, 0 without one. ``keys``: those of the personal values that the state follows from."""
 
     state: Any
     version: int
     since: int
     ended: bool
+    keys: frozenset[str] = frozenset()
+    erased: bool = False  # some of these
 
 
 async def _past(streams: SourceStreams, manager: ProcessManager[Any, Any], stream: Stream) -> _Past:
@@ -190,14 +194,21 @@ async def _past(streams: SourceStreams, manager: ProcessManager[Any, Any], strea
             if state is UNREADABLE:
                 rows = None
             else:
-                past = _Past(state, snapshot.version, snapshot.version, ended=kept["ended"])
+                past = _Past(state, snapshot.version, snapshot.version, kept["ended"], snapshot.keys)
     for row in await streams.read(stream, 1) if rows is None else rows:
         reacted = codec_of(Reacted).parse(row.data)
         state = past.state
         if manager.evolve is not None:
             for input in _inputs(stream, row, reacted):
                 state = manager.after(state, input)
-        past = replace(past, state=state, version=row.version, ended=past.ended or reacted.ended)
+        past = replace(
+            past,
+            state=state,
+            version=row.version,
+            ended=past.ended or reacted.ended,
+            keys=past.keys | row.keys,
+            erased=past.erased or row.erased,
+        )
     return past
 
 
@@ -214,10 +225,10 @@ async def _keep(
     """Keep a snapshot where one is due."""
     code = _code(manager)
     every = _EVERY if manager.evolve is None else manager.snapshot
-    if code is not None and every is not None and every.due(now.version - now.since, size):
+    if code is not None and not now.erased and every is not None and every.due(now.version - now.since, size):
         state = None if manager.snapshots is None else json.loads(manager.snapshots.dump(now.state))
         text = json.dumps({"ended": now.ended, "state": state})
-        await streams.write_snapshot(stream, Snapshot(now.version, text), code)
+        await streams.write_snapshot(stream, Snapshot(now.version, text, now.keys), code)
 
 
 def _inputs(stream: Stream, row: Row, reacted: Reacted) -> list[object]:
@@ -234,21 +245,26 @@ def _inputs(stream: Stream, row: Row, reacted: Reacted) -> list[object]:
             return [each for _, each in read_events(kind, json.dumps(reacted.data), place)]
 
 
-def _reacted(input: object, outputs: Sequence[Output], *, ended: bool) -> Reacted:
+async def _reacted(
+    store: KeyStore, input: object, outputs: Sequence[Output], *, ended: bool
+) -> tuple[Reacted, frozenset[str]]:
+    """What is kept of an input, its personal values encrypted, and with which keys."""
     did = tuple(map(_words, outputs))
     ended = ended or any(isinstance(each, End) for each in outputs)
     match input:
         case Due(name=name, at=at):
-            return Reacted(kind="due", data={"name": name, "at": at.isoformat()}, did=did, ended=ended)
+            data = {"name": name, "at": at.isoformat()}
+            return Reacted(kind="due", data=data, did=did, ended=ended), frozenset()
         case Refused(stream=stream, command=command, reason=reason):
             data = {"stream": stream, "command": command, "reason": reason}
-            return Reacted(kind="refused", data=data, did=did, ended=ended)
+            return Reacted(kind="refused", data=data, did=did, ended=ended), frozenset()
         case _:
-            codec = codec_of(type(input))
-            name, version = codec.type
-            return Reacted(
-                kind="event", data=codec.plain(input), type=name, version=version, did=did, ended=ended
+            (row,) = await new_rows(store, [input])
+            name, version = row.type
+            kept = Reacted(
+                kind="event", data=json.loads(row.data), type=name, version=version, did=did, ended=ended
             )
+            return kept, row.keys
 
 
 def _words(output: Output) -> str:

@@ -38,8 +38,10 @@ from tailrace.eventstore.streams import (
     model_of,
 )
 from tailrace.eventstore.streams.append import EVENTS_MAX, new_rows
+from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database.event_tables import install, migrations
 from tailrace.eventstore.streams.database.source import AnyConnection
+from tailrace.testing import MemoryStreams
 from tests.support import REPOSITORY
 
 
@@ -308,7 +310,8 @@ def test_wrong_arguments_are_refused_before_the_server_sees_them(
 
 
 def test_as_many_events_as_the_limit_are_appended_at_once() -> None:
-    assert len({row.event_id for row in new_rows(deposits(1) * EVENTS_MAX)}) == EVENTS_MAX
+    rows = finish(new_rows(MemoryStreams().keys, deposits(1) * EVENTS_MAX))
+    assert len({row.event_id for row in rows}) == EVENTS_MAX
 
 
 @pytest.mark.parametrize(

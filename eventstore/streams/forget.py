@@ -1,0 +1,168 @@
+"""Forget somebody: delete the keys of the personal values about them, and all that was made of these beside the events.
+
+What stays is what nobody can read any more, and that it was forgotten: an event in a stream for each key, which the log
+has like all others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.streams.append import appending
+from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.database.ask import Ask, ask_of
+from tailrace.eventstore.streams.database.connection import DatabaseConnection, in_transaction
+from tailrace.eventstore.streams.database.source import SourceStreams
+from tailrace.eventstore.streams.database.tagging import texts
+from tailrace.eventstore.streams.inline_rows.projection import inline_projections
+from tailrace.eventstore.streams.inline_rows.prove import write_row
+from tailrace.eventstore.streams.models.event_types import event
+from tailrace.eventstore.streams.outcomes import ANY
+from tailrace.eventstore.streams.personal.sealing import Key, hidden_tag, is_hidden, personal_values
+from tailrace.eventstore.streams.stream import Stream
+
+FORGOTTEN: Final = "tailrace_forgotten"
+"""The category of streams that say, by the ids of keys, what was forgotten. open_keys of migration 9 looks there."""
+_ISOLATION: Final = "SELECT current_setting('transaction_isolation')"
+_EVENTS: Final = """
+SELECT category, stream, version, data, tags FROM tailrace.events_of_keys(CAST(%(ids)s AS text[]))
+"""
+_DROP_TAGS: Final = """
+SELECT tailrace.drop_tags(%(category)s, %(stream)s, CAST(%(version)s AS bigint), CAST(%(tags)s AS text[]))
+"""
+_DROP_DERIVED: Final = "SELECT tailrace.drop_derived(%(category)s, %(stream)s)"
+
+
+@event(FORGOTTEN)
+@dataclass(frozen=True)
+class KeyForgotten:
+    """That a key was forgotten, of which there were so many ``events``."""
+
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The receipt: the ids of the ``keys`` that were deleted; so many ``events`` of these ``streams`` had values about
+    the subject; so many ``tags`` and ``snapshots`` were removed, and rows of these ``tables`` of inline projections
+    written again."""
+
+    keys: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    events: int
+    tags: int
+    snapshots: int
+    tables: tuple[str, ...]
+
+
+def forget(connection: DatabaseConnection, subject: str) -> Forgotten:
+    """Forget a subject, as ``Personal`` names it: its values read as ``Erased`` from then on, everywhere, for good.
+
+    In the transaction of the caller, if there is one. Rows of inline projections are written again where this process
+    declares them. Beside it services go on: an event about the subject is written before, or with a new key.
+    ``tailrace forget`` also has projections of the log computed again.
+
+    Raises UsageError for a subject that has no keys: it was forgotten, or never was.
+    """
+    return finish(forgetting(ask_of(connection), lambda: in_transaction(connection), subject))
+
+
+def forget_keys(connection: DatabaseConnection, ids: Sequence[str]) -> Forgotten:
+    """``forget`` of keys by their ids: again, after a backup with them was restored, or of those that are lost."""
+    ask = ask_of(connection)
+    return finish(_in_one(ask, lambda: in_transaction(connection), [Key(id, b"") for id in ids]))
+
+
+async def forgetting(ask: Ask, as_one: Callable[[], Any], subject: str) -> Forgotten:
+    """``forget``, where statements run."""
+    async with as_one():
+        keys = await SourceStreams(ask).keys.keys_of(subject)
+        if not keys:
+            raise UsageError(
+                "this subject has no keys: it was forgotten already, or there never was a value about it",
+                hint="name it as Personal does: KIND:ID where the annotation has a kind, else the id alone",
+            )
+        return await _forget(ask, keys)
+
+
+async def _in_one(ask: Ask, as_one: Callable[[], Any], keys: Sequence[Key]) -> Forgotten:
+    async with as_one():
+        return await _forget(ask, keys)
+
+
+async def _forget(ask: Ask, keys: Sequence[Key]) -> Forgotten:
+    ((isolation,),) = await ask(_ISOLATION, {})
+    if isolation != "read committed":
+        raise UsageError(
+            f"a subject cannot be forgotten under {isolation.upper()}, which may not see the latest about it",
+            hint="use a transaction of READ COMMITTED",
+        )
+    streams = SourceStreams(ask)
+    ids = [key.id for key in keys]
+    rows = await ask(_EVENTS, {"ids": texts(ids)})
+    events = {(Stream(category, id), version): (data, tags) for category, id, version, data, tags in rows}
+    tags = await _drop_tags(ask, await _tags_of(streams, keys, events))
+    found = sorted({stream for stream, _ in events})
+    await streams.keys.forget(ids)
+    for id in ids:
+        mine = sum(id in data for data, _ in events.values())
+        await appending(streams, Stream(FORGOTTEN, id), [KeyForgotten(mine)], ANY, {})
+    snapshots = 0
+    for stream in found:
+        ((dropped,),) = await ask(_DROP_DERIVED, {"category": stream.category, "stream": stream.id})
+        snapshots += dropped
+    tables = await _write_inline_rows(ask, found)
+    return Forgotten(tuple(ids), tuple(found), len(events), tags, snapshots, tables)
+
+
+async def _tags_of(
+    streams: SourceStreams,
+    keys: Sequence[Key],
+    events: Mapping[tuple[Stream, int], tuple[str, Sequence[str] | None]],
+) -> dict[tuple[Stream, int], list[str]]:
+    """Personal tags about the subject, of each event: those that its values make."""
+    secrets = {key.id: key.secret for key in keys if key.secret}
+    found: dict[tuple[Stream, int], list[str]] = {}
+    secret = b""
+    for place, (data, tags) in events.items():
+        hidden = [tag for tag in tags or () if is_hidden(tag)]
+        if not hidden:
+            continue
+        secret = secret or await streams.keys.tag_secret()
+        values = [value for text in personal_values(data, secrets) for value in _plain(json.loads(text))]
+        names = {tag.partition("#")[0] for tag in hidden}
+        mine = {hidden_tag(secret, f"{name}:{value}") for name in names for value in values}
+        found[place] = [tag for tag in hidden if tag in mine]
+    return {place: tags for place, tags in found.items() if tags}
+
+
+def _plain(value: object) -> Iterable[object]:
+    """What may be a tag."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _plain(each)
+    elif value is not None and not isinstance(value, dict):
+        yield value
+
+
+async def _drop_tags(ask: Ask, found: Mapping[tuple[Stream, int], Sequence[str]]) -> int:
+    dropped = 0
+    for (stream, version), tags in found.items():
+        values = {"category": stream.category, "stream": stream.id, "version": version, "tags": texts(tags)}
+        ((count,),) = await ask(_DROP_TAGS, values)
+        dropped += count
+    return dropped
+
+
+async def _write_inline_rows(ask: Ask, streams: Sequence[Stream]) -> tuple[str, ...]:
+    """Rows that follow from values that are erased now."""
+    written: dict[str, None] = {}
+    for stream in streams:
+        for each in inline_projections(stream.category):
+            await write_row(ask, each, stream)
+            written[each.table] = None
+    return tuple(written)
