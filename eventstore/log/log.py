@@ -36,6 +36,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.storage import Storage
 from tailrace.eventstore.storage.open import open_place
+from tailrace.eventstore.streams.database.key_places import KeyPlace
 
 POLL_SECONDS = 1.0
 
@@ -103,6 +104,11 @@ class Log:
         with self.catalog.read() as connection:
             row = topics.source_row(connection, name)
         return None if row is None else topics.source_state(row)
+
+    def keys_of(self, source: str) -> KeyPlace | None:
+        """Where the keys of a source's personal values are, if settings say."""
+        url = self.settings.keys.get(source)
+        return None if url is None else KeyPlace(url)
 
     def topics(self, source: str | None = None) -> list[TopicInfo]:
         which = () if source is None else (tables.topics.c.source == source,)

@@ -92,6 +92,12 @@ def _files_place(place: str | Path) -> str | Path:
     return Path(place)
 
 
+def _key_url(text: str) -> str:
+    if not text.startswith(("postgresql://", "postgres://", "file:/")):
+        raise ValueError("must be postgresql://… or file:/PATH")
+    return text
+
+
 def _retention(value: object) -> object:
     if isinstance(value, Retention):
         return value
@@ -172,6 +178,10 @@ class StoreSettings(Frozen):
     topics: Annotated[
         dict[str, TopicSettings],
         Field(description="Retention by topic. In the file these are tables of their own: [topics.NAME]."),
+    ] = {}
+    keys: Annotated[
+        dict[Name, Annotated[str, AfterValidator(_key_url)]],
+        Field(description="Where keys of a source's personal values are: postgresql://… or file:PATH, by source."),
     ] = {}
     s3: Annotated[ObjectStoreSettings, Field(description="The object store, where segments are in one.")] = (
         ObjectStoreSettings()

@@ -21,7 +21,7 @@ from tailrace.eventstore.streams.database.tagging import texts
 from tailrace.eventstore.streams.inline_rows.projection import inline_projections
 from tailrace.eventstore.streams.inline_rows.prove import write_row
 from tailrace.eventstore.streams.models.event_types import event
-from tailrace.eventstore.streams.outcomes import ANY
+from tailrace.eventstore.streams.outcomes import NO_STREAM
 from tailrace.eventstore.streams.personal.sealing import Key, hidden_tag, is_hidden, personal_values
 from tailrace.eventstore.streams.stream import Stream
 
@@ -31,10 +31,24 @@ _ISOLATION: Final = "SELECT current_setting('transaction_isolation')"
 _EVENTS: Final = """
 SELECT category, stream, version, data, tags FROM tailrace.events_of_keys(CAST(%(ids)s AS text[]))
 """
+_LEFT: Final = """
+SELECT (SELECT count(*) FROM tailrace.subject_keys WHERE CAST(id AS text) = ANY (CAST(%(ids)s AS text[]))),
+       (SELECT count(*) FROM unnest(CAST(%(ids)s AS text[])) AS i(id) WHERE NOT EXISTS (
+            SELECT FROM tailrace.events e WHERE e.category = CAST(%(category)s AS text) AND e.stream = i.id)),
+       (SELECT count(*) FROM tailrace.snapshots s WHERE CAST(s.state AS text) LIKE '{"$personal": ["%%'
+            AND string_to_array(s.state -> '$personal' ->> 0, ',') && CAST(%(ids)s AS text[]))
+"""
+_FORGOTTEN_KEYS: Final = (
+    "SELECT DISTINCT stream FROM tailrace.events WHERE category = CAST(%(category)s AS text) ORDER BY stream"
+)
 _DROP_TAGS: Final = """
 SELECT tailrace.drop_tags(%(category)s, %(stream)s, CAST(%(version)s AS bigint), CAST(%(tags)s AS text[]))
 """
 _DROP_DERIVED: Final = "SELECT tailrace.drop_derived(%(category)s, %(stream)s)"
+
+
+class NobodyKnown(UsageError):
+    """A subject without keys."""
 
 
 @event(FORGOTTEN)
@@ -72,9 +86,15 @@ def forget(connection: DatabaseConnection, subject: str) -> Forgotten:
 
 
 def forget_keys(connection: DatabaseConnection, ids: Sequence[str]) -> Forgotten:
-    """``forget`` of keys by their ids: again, after a backup with them was restored, or of those that are lost."""
+    """``forget`` of keys by their ids, as far as they are there or nothing says that they were forgotten: after a
+    backup was restored; and of those that are lost."""
     ask = ask_of(connection)
-    return finish(_in_one(ask, lambda: in_transaction(connection), [Key(id, b"") for id in ids]))
+    return finish(_forgetting_keys(ask, lambda: in_transaction(connection), ids))
+
+
+def keys_forgotten(connection: DatabaseConnection) -> list[str]:
+    """The ids of all keys that were forgotten here."""
+    return [id for (id,) in finish(ask_of(connection)(_FORGOTTEN_KEYS, {"category": FORGOTTEN}))]
 
 
 async def forgetting(ask: Ask, as_one: Callable[[], Any], subject: str) -> Forgotten:
@@ -82,16 +102,19 @@ async def forgetting(ask: Ask, as_one: Callable[[], Any], subject: str) -> Forgo
     async with as_one():
         keys = await SourceStreams(ask).keys.keys_of(subject)
         if not keys:
-            raise UsageError(
+            raise NobodyKnown(
                 "this subject has no keys: it was forgotten already, or there never was a value about it",
                 hint="name it as Personal does: KIND:ID where the annotation has a kind, else the id alone",
             )
         return await _forget(ask, keys)
 
 
-async def _in_one(ask: Ask, as_one: Callable[[], Any], keys: Sequence[Key]) -> Forgotten:
+async def _forgetting_keys(ask: Ask, as_one: Callable[[], Any], ids: Sequence[str]) -> Forgotten:
     async with as_one():
-        return await _forget(ask, keys)
+        there = await SourceStreams(ask).keys.forget(ids)
+        rows = await ask(_FORGOTTEN_KEYS, {"category": FORGOTTEN})
+        wanted = set(there) | (set(ids) - {id for (id,) in rows})
+        return await _forget(ask, [Key(id, b"") for id in sorted(wanted)])
 
 
 async def _forget(ask: Ask, keys: Sequence[Key]) -> Forgotten:
@@ -110,7 +133,7 @@ async def _forget(ask: Ask, keys: Sequence[Key]) -> Forgotten:
     await streams.keys.forget(ids)
     for id in ids:
         mine = sum(id in data for data, _ in events.values())
-        await appending(streams, Stream(FORGOTTEN, id), [KeyForgotten(mine)], ANY, {})
+        await appending(streams, Stream(FORGOTTEN, id), [KeyForgotten(mine)], NO_STREAM, {})
     snapshots = 0
     for stream in found:
         ((dropped,),) = await ask(_DROP_DERIVED, {"category": stream.category, "stream": stream.id})
@@ -166,3 +189,20 @@ async def _write_inline_rows(ask: Ask, streams: Sequence[Stream]) -> tuple[str, 
             await write_row(ask, each, stream)
             written[each.table] = None
     return tuple(written)
+
+
+def left_in_source(connection: DatabaseConnection, ids: Iterable[str]) -> list[tuple[str, str]]:
+    """What a source still has of keys that were forgotten, and what to do about it."""
+    values = {"ids": texts(ids), "category": FORGOTTEN}
+    ((keys, untold, snapshots),) = finish(ask_of(connection)(_LEFT, values))
+    again = "tailrace forget --again"
+    found = [
+        (keys, "keys that were forgotten are in the table of keys again", again),
+        (untold, "keys are forgotten in the log alone: the source was restored to a time before", again),
+        (
+            snapshots,
+            "snapshots are encrypted with keys that were forgotten",
+            "tailrace forget --again removes them",
+        ),
+    ]
+    return [(f"{number} {what}", remedy) for number, what, remedy in found if number]

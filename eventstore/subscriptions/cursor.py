@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.log.personal_values import opened
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
@@ -115,6 +116,10 @@ class Cursor:
         self._rest = left if left.num_rows else None
         return taken
 
+    def _opened(self, rows: pa.Table) -> pa.Table:
+        topic = self.slot.topic
+        return opened(rows, self._log.keys_of(topic.source)) if topic.is_events else rows
+
     def _more(self, end: int) -> pa.Table | None:
         for _ in range(2):  # what is left of an earlier look at the log, then a new look
             if self._rows is None and self.position.next_offset < end:
@@ -124,6 +129,6 @@ class Cursor:
                 )
             for batch in self._rows or ():
                 if batch.num_rows:
-                    return pa.Table.from_batches([batch])
+                    return self._opened(pa.Table.from_batches([batch]))
             self._rows = None
         return None

@@ -16,7 +16,9 @@ from sqlalchemy import Connection
 
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.log.personal_values import opened
 from tailrace.eventstore.model.topic import Op, TopicId, TopicKind
+from tailrace.eventstore.streams.database.key_places import KeyPlace
 from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.subscriptions import dead_letters
 from tailrace.eventstore.subscriptions.assignment import Slot
@@ -181,10 +183,13 @@ class Delivery:
         log = self._owner.log
         wanted = {each.slot.partition: (each.offset, each.offset + 1)}
         for rows in log.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
-            table = pa.Table.from_batches([rows])
+            table = opened(pa.Table.from_batches([rows]), self._keys_of(each.slot.topic))
             for event in self._events(each.slot.topic, table):
                 return event.values
         return ()
+
+    def _keys_of(self, topic: TopicId) -> KeyPlace | None:
+        return self._owner.log.keys_of(topic.source) if self._is_events(topic) else None
 
     def _events(self, topic: TopicId, rows: pa.Table) -> Iterator[_Event]:
         if not rows.num_rows:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.log.personal_values import opened
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut, format_lsn
 from tailrace.eventstore.model.topic import TopicId
@@ -195,7 +196,10 @@ def _topic_rows(
         offsets=offsets or None,
     )
     for batch in batches:
-        rows = row_filter.apply(info.id, begin.apply(info.id, pa.Table.from_batches([batch])))
+        rows = begin.apply(info.id, pa.Table.from_batches([batch]))
+        if info.id.is_events:
+            rows = opened(rows, log.keys_of(info.id.source))
+        rows = row_filter.apply(info.id, rows)
         for piece in _split_by_epoch(rows, start):
             epoch = max(piece["_epoch"][-1].as_py(), start)
             yield FollowedRows(info.id, piece, epoch, wanted=row_filter.events)

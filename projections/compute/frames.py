@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.eventstore.log.personal_values import opened
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.assembly import ERASED
@@ -168,7 +169,7 @@ def read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.
 
 def _event_rows(table: pa.Table, planned: ChangesInput) -> pa.Table:
     """The inserts of an events table. It is insert-only, so anything else is evidence of tampering and no event."""
-    table = table.filter(pc.is_in(table["_op"], pa.array(["r", "c"])))
+    table = opened(table.filter(pc.is_in(table["_op"], pa.array(["r", "c"]))), planned.keys)
     after = table["after"].combine_chunks()
     if planned.typed is None:
         cells = {field.name: after.field(field.name) for field in after.type}

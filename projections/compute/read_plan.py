@@ -22,6 +22,7 @@ from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment.segment import POSITION_FIELDS, stored_schema
 from tailrace.eventstore.state.input import StateInput, plan_state
+from tailrace.eventstore.streams.database.key_places import KeyPlace
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State
 from tailrace.projections.events.typed_events import ENVELOPE, TypedEvents
 from tailrace.projections.generations.result_input import ResultInput, describe_result, live_of, plan_result
@@ -44,6 +45,7 @@ class ChangesInput:
     refs: tuple[SegmentRef, ...]
     as_events: bool
     typed: TypedEvents | None = None
+    keys: KeyPlace | None = None
 
     @property
     def buckets(self) -> int:
@@ -242,6 +244,7 @@ def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: 
         refs=tuple(store.segments(info.id, cut, after_epoch)),
         as_events=as_events,
         typed=_typed(source),
+        keys=store.keys_of(info.id.source) if as_events else None,
     )
 
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from tailrace.eventstore.streams.models.codec import changes_values
+from tailrace.eventstore.streams.personal.fields import annotation_of, inner_of
 
 _MOMENT: Final = pa.timestamp("us", "UTC")
 _PLAIN: Final[Mapping[str, pa.DataType]] = {
@@ -106,6 +107,8 @@ class _Reader:
     def _bare(self, schema: Any) -> Any:
         """Without names of definitions and functions around it; notes where values are changed."""
         while True:
+            if annotation_of(schema) is not None:  # once it is erased it is null, whatever it was
+                return {"type": "nullable", "schema": inner_of(schema)}
             if changes_values(schema) or any(schema.get(key) for key in _OF_TEXTS):
                 self.plain = False
             match schema["type"]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log.personal_values import require_keys
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.streams.models.event_types import codec_of, event_type_of
@@ -27,6 +28,7 @@ from tailrace.eventstore.streams.models.upcasters import (
     declared_steps,
     read_events,
 )
+from tailrace.eventstore.streams.personal.sealing import ERASED_TEXT
 from tailrace.eventstore.streams.rows import EventType
 from tailrace.eventstore.streams.stream import Stream
 from tailrace.projections.events.earlier_versions import origins
@@ -75,6 +77,7 @@ class TypedModel:
 class TypedEvents:
     """How events of one category are read as some models. Pickles without any code."""
 
+    source: str
     category: str
     models: tuple[TypedModel, ...]
     steps: Mapping[EventType, Reshape | Code]
@@ -99,7 +102,7 @@ class TypedEvents:
             kind: step if isinstance(step, Reshape) else Code.of(step)
             for kind, step in declared_steps().items()
         }
-        return cls(topic.parts[-1], found, steps)
+        return cls(topic.source, topic.parts[-1], found, steps)
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -146,7 +149,8 @@ class TypedEvents:
             where = origins(columns.fields, steps) if columns.plain else None
             if where is not None:
                 try:
-                    events = read_json(cells["data"].take(pa.array(rows)), columns, where)
+                    texts = pc.replace_substring(cells["data"].take(pa.array(rows)), ERASED_TEXT, "null")
+                    events = read_json(texts, columns, where)
                 except NotPlain:
                     pass
                 else:
@@ -165,6 +169,7 @@ class TypedEvents:
         for row, stream, version, event_id, data in zip(
             rows.tolist(), *(cells[name].take(chosen).to_pylist() for name in names), strict=True
         ):
+            require_keys(data, self.source)
             place = Place(Stream(self.category, stream), version, UUID(event_id))
             read = [
                 (number, event)

@@ -13,6 +13,7 @@ from tailrace.cli.daily.adopt import adopt
 from tailrace.cli.daily.capture import capture
 from tailrace.cli.daily.demo import demo
 from tailrace.cli.daily.doctor import doctor
+from tailrace.cli.daily.forget import forget
 from tailrace.cli.daily.init import init
 from tailrace.cli.daily.plan import plan
 from tailrace.cli.daily.publish import publish
@@ -78,7 +79,7 @@ def tailrace(
 DAILY = "Daily"
 PARTS = "The parts"
 
-for verb in (init, doctor, capture, adopt, status, plan, run, rebuild, verify, publish, replay, demo):
+for verb in (init, doctor, capture, adopt, status, plan, run, rebuild, verify, publish, forget, replay, demo):
     app.command(rich_help_panel=DAILY)(verb)
 for noun, commands in {
     "source": source_commands,

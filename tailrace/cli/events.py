@@ -42,7 +42,7 @@ def check(
     from tailrace.eventstore.errors import DifferenceFound
 
     invocation = invocation_of(context)
-    _import(invocation, modules)
+    import_modules(invocation, modules)
     found = _checked(invocation, source, None if everything else sample)
     for each in sorted(found, key=lambda each: (each.where, each.type.name, each.type.version)):
         _report(invocation, each)
@@ -64,7 +64,7 @@ def inline(
     from tailrace.eventstore.streams.inline_rows.projection import inline_projections
 
     invocation = invocation_of(context)
-    _import(invocation, modules)
+    import_modules(invocation, modules)
     if not inline_projections():
         raise UsageError(
             f"no inline projection is declared by {', '.join(modules)}", hint="name the modules with @inline"
@@ -98,7 +98,7 @@ def schema(
     from tailrace.eventstore.streams.models.compatibility import event_schemas, incompatible_changes
 
     invocation = invocation_of(context)
-    _import(invocation, modules)
+    import_modules(invocation, modules)
     if against is None:
         found = event_schemas()
         invocation.output.block(json.dumps(found, indent=2, sort_keys=True))
@@ -116,7 +116,8 @@ def schema(
     return DifferenceFound.exit_code if problems else 0
 
 
-def _import(invocation: Invocation, modules: list[str]) -> None:
+def import_modules(invocation: Invocation, modules: list[str]) -> None:
+    """Raises UsageError for one that does not import."""
     from tailrace.eventstore import disclosure
     from tailrace.eventstore.errors import TailraceError, UsageError
     from tailrace.projections.definition.load import import_from

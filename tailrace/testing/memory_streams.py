@@ -45,13 +45,13 @@ class MemoryKeys:
         found = [Key(id, key) for id, (whose, key) in self._keys.items() if whose == subject and key]
         return sorted(found, key=lambda each: each.id != self._current[subject])
 
-    async def forget(self, ids: Iterable[str]) -> int:
+    async def forget(self, ids: Iterable[str]) -> list[str]:
         gone = [id for id in ids if self._keys.get(id, ("", None))[1]]
         for id in gone:
             subject, _ = self._keys[id]
             self._keys[id] = ("", None)
             self._current.pop(subject, None)
-        return len(gone)
+        return gone
 
     async def _new(self, subject: str) -> Key:
         key = Key(str(uuid4()), new_secret())

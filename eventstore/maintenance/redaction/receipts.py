@@ -38,7 +38,10 @@ class Remnant:
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """``keys`` are all keys that the rows had, the requested one first. ``upto``: rows of later epochs stay as they
-    are. ``epoch`` is the control epoch that tells the log's readers; 0 in a plan."""
+    are. ``epoch`` is the control epoch that tells the log's readers; 0 in a plan.
+
+    Where somebody was forgotten, these are the rows with values that the ``forgotten`` keys had encrypted: they stay as
+    they are, and no key of theirs is named."""
 
     topic: str
     keys: tuple[tuple[str | None, ...], ...]
@@ -47,6 +50,7 @@ class Receipt:
     rows: int
     files: tuple[Rewritten, ...]
     remnants: tuple[Remnant, ...] = ()
+    forgotten: tuple[str, ...] = ()
     epoch: int = 0
     erased_at: datetime | None = None
 
@@ -66,6 +70,7 @@ class Receipt:
             rows=data["rows"],
             files=tuple(Rewritten(**each) for each in data["files"]),
             remnants=tuple(Remnant(**each) for each in data["remnants"]),
+            forgotten=tuple(data.get("forgotten", ())),
             epoch=epoch,
             erased_at=erased_at,
         )

@@ -14,7 +14,7 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.redaction.receipts import Remnant
 from tailrace.eventstore.maintenance.retention import archive
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
+from tailrace.eventstore.metadata.generations import GenerationState, chain_end, inputs_of
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
@@ -31,7 +31,7 @@ def remnants(log: Log, connection: Connection, info: TopicInfo, topic_id: int) -
         *_undecoded_frames(connection, topic_id),
         *_parked_records(connection, info.id.source),
         *_archived_files(connection, topic_id),
-        *_projections(connection, info.id),
+        *projections_of(connection, info.id),
         Remnant(
             "the catalog's database",
             "pages that held rows before they were sealed, until they are used again",
@@ -111,11 +111,15 @@ def _archived_files(connection: Connection, topic_id: int) -> Iterator[Remnant]:
         )
 
 
-def _projections(connection: Connection, topic: TopicId) -> Iterator[Remnant]:
+def projections_of(connection: Connection, topic: TopicId, before: int | None = None) -> Iterator[Remnant]:
+    """Results that follow from a topic; ``before``: those that were computed up to an earlier epoch."""
     table, live = tables.generations, tables.live
     now = {row.projection: row.generation for row in connection.execute(select(live))}
     for row in connection.execute(select(table).order_by(table.c.projection, table.c.generation)):
         if all(need.topic != topic.text for need in inputs_of(row.inputs)):
+            continue
+        end = chain_end(connection, row.projection, row.generation)
+        if before is not None and end is not None and end.to_epoch >= before:
             continue
         newer = row.state == GenerationState.READY.value and row.generation > now.get(row.projection, 0)
         follows = row.as_of is None and (row.generation == now.get(row.projection) or newer)

@@ -16,7 +16,7 @@ FROM tailrace.seal_keys(CAST(%(subjects)s AS text[]), CAST(%(secrets)s AS text[]
 _OPEN: Final = "SELECT id, secret FROM tailrace.open_keys(CAST(%(ids)s AS text[]))"
 _TAG_SECRET: Final = "SELECT tailrace.tag_secret(%(secret)s)"
 _KEYS_OF: Final = "SELECT CAST(id AS text), secret FROM tailrace.keys_of(%(subject)s)"
-_FORGET: Final = "SELECT tailrace.forget_keys(CAST(%(ids)s AS text[]))"
+_FORGET: Final = "SELECT id FROM tailrace.forget_keys(CAST(%(ids)s AS text[])) AS id"
 _ROTATE: Final = "SELECT CAST(id AS text), secret FROM tailrace.rotate_key(%(subject)s, %(secret)s)"
 
 
@@ -50,9 +50,8 @@ class SourceKeys:
     async def keys_of(self, subject: str) -> Sequence[Key]:
         return [_key(row) for row in await self._ask(_KEYS_OF, {"subject": subject})]
 
-    async def forget(self, ids: Iterable[str]) -> int:
-        ((count,),) = await self._ask(_FORGET, {"ids": texts(ids)})
-        return int(count)
+    async def forget(self, ids: Iterable[str]) -> Sequence[str]:
+        return [id for (id,) in await self._ask(_FORGET, {"ids": texts(ids)})]
 
 
 def _key(row: Sequence[str]) -> Key:

@@ -25,6 +25,8 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.redacted import ERASED
 from tailrace.eventstore.streams.personal.sealing import MARK
 
+AS_NULL: Final = object()
+"""The context of a serialization that writes what was erased as null."""
 SUBJECT_BYTES_MAX: Final = 1000
 """A CHECK constraint of tailrace.subject_keys."""
 
@@ -78,7 +80,7 @@ class Personal:
     ) -> Any:
         """Where somebody collects them, a mark that says which of the collected values stands here."""
         if value is ERASED:
-            return {MARK: None} if info.mode_is_json() else value
+            return value if not info.mode_is_json() else None if info.context is AS_NULL else {MARK: None}
         plain = inner(value)
         if not isinstance(info.context, Collected):
             return plain

@@ -70,15 +70,15 @@ class FileKeys:
         with self._file() as file:
             return [Key(*row) for row in file.execute(query, (subject,))]
 
-    async def forget(self, ids: Iterable[str]) -> int:
+    async def forget(self, ids: Iterable[str]) -> Sequence[str]:
         """The ids stay, without subject and secret."""
-        gone = 0
+        gone = []
         with self._file() as file:
             for id in ids:
                 done = file.execute(
                     "UPDATE keys SET secret = NULL, subject = '' WHERE id = ? AND secret IS NOT NULL", (id,)
                 )
-                gone += done.rowcount
+                gone += [id] * done.rowcount
                 file.execute("INSERT OR IGNORE INTO keys (id, subject, secret) VALUES (?, '', NULL)", (id,))
         return gone
 

@@ -31,8 +31,8 @@ class KeyStore(Protocol):
     async def keys_of(self, subject: str) -> Sequence[Key]:
         """All of a subject, the current one first; nobody is given another meanwhile, where this is a transaction."""
 
-    async def forget(self, ids: Iterable[str]) -> int:
-        """Delete keys, for good. Gives how many there were."""
+    async def forget(self, ids: Iterable[str]) -> Sequence[str]:
+        """Delete keys, for good. Gives the ids of those that were there."""
 
 
 class _Chosen:

@@ -12,7 +12,12 @@ import pyarrow as pa
 
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.log.personal_values import opened
 from tailrace.eventstore.model.topic import Op, TopicKind
+from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.database.ask import ask_of
+from tailrace.eventstore.streams.database.personal_rows import opened_rows
+from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.recorded import recorded
 from tailrace.eventstore.streams.rows import EventType, Row
 from tailrace.eventstore.streams.stream import Stream
@@ -56,8 +61,9 @@ def check_source(connection: psycopg.Connection[Any], name: str, sample: int | N
     with connection.transaction(), connection.cursor(name="tailrace_event_check") as cursor:
         cursor.itersize = _FETCH_ROWS
         cursor.execute(*((_ROWS,) if sample is None else (_SAMPLE, [sample])))
+        keys = SourceStreams(ask_of(connection)).keys
         for category, stream, *columns in cursor:
-            row = Row(*columns)
+            (row,) = finish(opened_rows(keys, [Row(*columns)]))
             kind = EventType(row.type, row.schema_version)
             read = partial(recorded, Stream(category, stream), row)
             found.setdefault(kind, CheckedType(name, kind)).note(_error(read))
@@ -72,7 +78,7 @@ def check_log(log: Log, sample: int | None) -> list[CheckedType]:
             continue
         reader = EventReader(topic.id)
         for rows in log.read(topic.id, columns=["_op", "_lsn", "_raw", "after"]):
-            for row in event_rows(pa.Table.from_batches([rows])):
+            for row in event_rows(opened(pa.Table.from_batches([rows]), log.keys_of(topic.id.source))):
                 if row.op not in (Op.CREATE, Op.READ):
                     continue
                 kind = EventType(row.type, row.schema_version)

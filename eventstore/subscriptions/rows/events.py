@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from tailrace.eventstore.errors import TailraceError, UsageError
+from tailrace.eventstore.log.personal_values import require_keys
 from tailrace.eventstore.model.redacted import ERASED, Erased, erased_ids
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
 from tailrace.eventstore.model.topic import Op, TopicId
@@ -112,6 +113,7 @@ class EventReader:
 
     def __init__(self, topic: TopicId, *wanted: EventFilter) -> None:
         self._category = topic.parts[-1]
+        self._source = topic.source
         self._wanted = wanted
         self._kinds: dict[tuple[str, int], _Kind] = {}
 
@@ -156,6 +158,7 @@ class EventReader:
         return found
 
     def _read_any(self, row: EventRow) -> Sequence[Recorded[Any]]:
+        require_keys(row.data, self._source)
         place = Place(Stream(self._category, row.stream), row.version, row.event_id)
         found = read_events(EventType(row.type, row.schema_version), row.data, place)
         return [

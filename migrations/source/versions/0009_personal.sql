@@ -74,11 +74,11 @@ AS $body$
     WHERE k.subject = in_subject ORDER BY k.retired, k.created_at DESC FOR UPDATE
 $body$;
 
-CREATE FUNCTION tailrace.forget_keys(ids text[]) RETURNS bigint
+CREATE FUNCTION tailrace.forget_keys(ids text[]) RETURNS SETOF text
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $body$
-    WITH gone AS (DELETE FROM tailrace.subject_keys k WHERE k.id = ANY (ids::uuid[]) RETURNING 1) SELECT count(*) FROM gone
+    DELETE FROM tailrace.subject_keys k WHERE k.id = ANY (ids::uuid[]) RETURNING k.id::text
 $body$;
 
 CREATE FUNCTION tailrace.rotate_key(in_subject text, proposed text) RETURNS TABLE (id uuid, secret text)
@@ -102,7 +102,9 @@ AS $body$
            (SELECT t.tags FROM tailrace.tagged_events t
             WHERE t.category = e.category AND t.stream = e.stream AND t.stream_version = e.version LIMIT 1)
     FROM tailrace.events e
-    WHERE e.data::text ~ array_to_string(ids, '|') ORDER BY 1, 2, 3
+    WHERE e.data::text LIKE '%"$personal"%'
+        AND EXISTS (SELECT FROM regexp_matches(e.data::text, '"\$personal": \["([0-9a-f-]{36})"', 'g') AS m WHERE m[1] = ANY (ids))
+    ORDER BY 1, 2, 3
 $body$;
 
 -- Take tags off one event. Heads of tags that no event has any more go, too.

@@ -105,7 +105,7 @@ def redactions(
             each.epoch,
             when(each.erased_at),
             each.topic,
-            _keys(each.keys),
+            _keys(each.keys) or "of somebody forgotten",
             ", ".join(each.columns),
             f"{each.rows:,}",
         )

@@ -49,7 +49,7 @@ def _warn_of_redactions(invocation: Invocation, store: Store, topics: Sequence[T
     """Values that were erased from the log and are still in the table come back with the other rows."""
     from tailrace.eventstore.maintenance.redaction.receipts import receipts
 
-    found = receipts(store, topics)
+    found = [each for each in receipts(store, topics) if not each.forgotten]
     if not found:
         return
     note = invocation.output.note

@@ -1,0 +1,57 @@
+"""Keys where settings say they are: for those who read events from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.streams.blocking import finish
+from tailrace.eventstore.streams.database.ask import ask_of
+from tailrace.eventstore.streams.database.subject_keys import SourceKeys
+from tailrace.eventstore.streams.personal.file_keys import FileKeys
+from tailrace.eventstore.streams.personal.keys import KeyStore, opening_keys
+
+_FILE: Final = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlace:
+    """``url``: ``postgresql://…``, the database of the events or a copy of its keys, as a user that may open them; or
+    ``file:PATH``, a file of ``FileKeys``. Pickles."""
+
+    url: str
+
+    def open_keys(self, ids: set[str]) -> Mapping[str, bytes | None]:
+        """Keys by their ids; None for one that was forgotten.
+
+        Raises IntegrityError for one that is lost, TransientError for a database out of reach, OperatorError for a
+        user that may not."""
+        if self.url.startswith(_FILE):
+            return finish(opening_keys(FileKeys(self.url.removeprefix(_FILE)), ids))
+        try:
+            with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
+                store: KeyStore = SourceKeys(ask_of(connection))
+                return finish(opening_keys(store, ids))
+        except psycopg.OperationalError as error:
+            # libpq's own message names host and port, never the password.
+            raise TransientError(
+                f"the keys of personal values are out of reach: {str(error).strip()}",
+                hint="check the URL in [store.keys], and that the server runs",
+            ) from None
+        except psycopg.Error as error:
+            raise OperatorError(
+                f"the keys of personal values cannot be read: {error.diag.message_primary or type(error).__name__}",
+                hint="check the URL in [store.keys], and the rights of its user",
+            ) from None
+
+
+def no_keys(source: str) -> OperatorError:
+    """Who reads a personal value has to have its key."""
+    return OperatorError(
+        f"events of source {source} have personal values, and it is not known where their keys are",
+        hint=f'[store.keys] {source} = "postgresql://…" (the database of the events) or "file:PATH"',
+    )
