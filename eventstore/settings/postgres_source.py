@@ -13,6 +13,24 @@ from tailrace.eventstore.settings.column_policies import ColumnPolicies, HashKey
 MESSAGE_BYTES_MIN = 4 * MIB
 
 
+class PersonalTable(Frozen):
+    """A table with columns about somebody, which `tailrace forget` erases from the log."""
+
+    subject: Annotated[str, Field(min_length=1, description="The column that says whom a row is about.")]
+    columns: Annotated[
+        tuple[str, ...], Field(min_length=1, description="The columns about them, none of the key.")
+    ]
+    kind: Annotated[
+        str, Field(description="Tells subjects of different tables apart: they are called KIND:ID.")
+    ] = ""
+
+    def id_of(self, subject: str) -> str | None:
+        """What the column says where a row is about a subject; None for one of another kind."""
+        if not self.kind:
+            return subject
+        return subject.removeprefix(f"{self.kind}:") if subject.startswith(f"{self.kind}:") else None
+
+
 class PostgresSourceSettings(Frozen):
     """One Postgres database that is captured."""
 
@@ -24,6 +42,10 @@ class PostgresSourceSettings(Frozen):
     ] = ("public.*",)
     columns: ColumnPolicies = {}
     hash_key: HashKey = None
+    personal: Annotated[
+        dict[str, PersonalTable],
+        Field(description="Columns that `tailrace forget` erases from the log, by table, SCHEMA.TABLE."),
+    ] = {}
     epoch_bytes: Annotated[int, Field(ge=1024, description="An epoch ends when it has this size.")] = 32 * MIB
     epoch_changes: Annotated[int, Field(ge=1, description="An epoch ends when it has this many changes.")] = (
         200_000

@@ -181,7 +181,9 @@ class StoreSettings(Frozen):
     ] = {}
     keys: Annotated[
         dict[Name, Annotated[str, AfterValidator(_key_url)]],
-        Field(description="Where keys of a source's personal values are: postgresql://… or file:PATH, by source."),
+        Field(
+            description="Where keys of a source's personal values are: postgresql://… or file:PATH, by source."
+        ),
     ] = {}
     s3: Annotated[ObjectStoreSettings, Field(description="The object store, where segments are in one.")] = (
         ObjectStoreSettings()

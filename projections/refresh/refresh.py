@@ -46,6 +46,7 @@ from tailrace.projections.refresh.record import record_applied, record_failures,
 from tailrace.projections.refresh.samples import proof_of, samples_against
 from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput, source_of
+from tailrace.projections.sinks.contract import PurgingSink
 from tailrace.projections.spark.errors import unforeseen_error
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
@@ -179,6 +180,12 @@ def refresh_generation(
     )  # fmt: skip
 
 
+def _purge(ctx: ProjectionContext, generation: Generation) -> None:
+    sink: object = ctx.sink(generation)
+    if isinstance(sink, PurgingSink):
+        sink.purge(ctx.target(generation))
+
+
 def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:
     """Forget steps that have long been in the sink, and at once those from before a redaction of an input. Files that
     only they named are removed."""
@@ -188,6 +195,8 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
     if not steps or steps[-1].to_epoch < erased:
         erased = 0  # the result without the erased values is still to come
     count = sum(step.to_epoch < erased for step in steps)
+    if count:  # before the steps are forgotten, which says that it was done
+        _purge(ctx, generation)
     if len(steps) >= 2 * _STEPS_RETAINED:
         count = max(count, _spare_steps(ctx, generation, steps))
     if not count:

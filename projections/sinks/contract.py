@@ -184,6 +184,14 @@ class SnapshotSink(Protocol):
 
 
 @runtime_checkable
+class PurgingSink(Protocol):
+    """Optional for a sink whose files keep rows that were replaced or deleted, and that nobody else removes soon."""
+
+    def purge(self, target: Target) -> None:
+        """Nothing is left of rows that are not in the sink any more. Rows and fence stay. May be called again."""
+
+
+@runtime_checkable
 class MovingSink(Protocol):
     """Optional for a monotonic sink: it can be compared with the log while it is refreshed."""
 

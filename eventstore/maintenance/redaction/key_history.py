@@ -78,6 +78,31 @@ def rows_of(read: Read, key_hash: int, key: Key) -> KeyRows:
         wanted, places = more, places | halves
 
 
+def rows_about(tables: Iterable[pa.Table], column: str, text: str) -> KeyRows:
+    """Rows whose ``column``, after or before the change, is this text, as the source prints it; a row that was given
+    from one to another is about both in that change."""
+    offsets: dict[int, list[int]] = defaultdict(list)
+    found: set[Key] = set()
+    for table in tables:
+        mask = pa.array([False] * table.num_rows, pa.bool_())
+        for image in ("after", "before"):
+            structs = table[image].combine_chunks()
+            at = structs.type.get_field_index(column) if pa.types.is_struct(structs.type) else -1
+            if at >= 0:
+                same = pc.equal(postgres_texts(pc.struct_field(structs, [at])), text)
+                mask = pc.or_(mask, pc.fill_null(same, False))
+        mine = table.filter(mask)
+        if mine.num_rows:
+            found.update(_texts(mine))
+            for partition, offset in zip(
+                mine["_partition"].to_pylist(), mine["_offset"].to_pylist(), strict=True
+            ):
+                offsets[partition].append(offset)
+    return KeyRows(
+        {partition: sorted(each) for partition, each in offsets.items()}, tuple(sorted(found, key=str))
+    )
+
+
 def _candidate_rows(tables: Iterable[pa.Table], hashes: set[int], places: set[Place]) -> Iterator[_Row]:
     """Rows of these keys, truncates, all key changes, and the deletes at these places."""
     mine = pa.array(sorted(hashes), pa.int64())

@@ -40,6 +40,8 @@ class Receipt:
     """``keys`` are all keys that the rows had, the requested one first. ``upto``: rows of later epochs stay as they
     are. ``epoch`` is the control epoch that tells the log's readers; 0 in a plan.
 
+    ``about``: the rows were chosen by this column, and the keys are those of all of them, of many rows.
+
     Where somebody was forgotten, these are the rows with values that the ``forgotten`` keys had encrypted: they stay as
     they are, and no key of theirs is named."""
 
@@ -50,6 +52,7 @@ class Receipt:
     rows: int
     files: tuple[Rewritten, ...]
     remnants: tuple[Remnant, ...] = ()
+    about: str = ""
     forgotten: tuple[str, ...] = ()
     epoch: int = 0
     erased_at: datetime | None = None
@@ -70,6 +73,7 @@ class Receipt:
             rows=data["rows"],
             files=tuple(Rewritten(**each) for each in data["files"]),
             remnants=tuple(Remnant(**each) for each in data["remnants"]),
+            about=data.get("about", ""),
             forgotten=tuple(data.get("forgotten", ())),
             epoch=epoch,
             erased_at=erased_at,

@@ -34,7 +34,7 @@ from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.redaction import remaining_copies
 from tailrace.eventstore.maintenance.redaction.erase_cells import Mask, erase_cells
-from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Key, KeyRows, rows_of
+from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Key, KeyRows, rows_about, rows_of
 from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant, Rewritten, add
 from tailrace.eventstore.metadata import log_start, segment_index, topics
 from tailrace.eventstore.model import keys
@@ -56,12 +56,20 @@ _PIECES = 6  # of the memory for upkeep: one for a piece that is looked at
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """Rows whose ``column`` has this text, as the source prints it."""
+
+    column: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RedactionRequest:
-    """What is to be erased. ``key``: texts of its columns as the source prints them, in order; ``columns``: names, or
-    None for all that are not part of the key."""
+    """What is to be erased. ``key``: texts of its columns as the source prints them, in order, or whom rows are
+    ``About``; ``columns``: names, or None for all that are not part of the key."""
 
     topic: TopicId
-    key: Sequence[str]
+    key: Sequence[str] | About
     columns: Sequence[str] | None = None
 
 
@@ -74,6 +82,7 @@ class _RedactionTarget:
     names: tuple[str, ...]
     found: KeyRows
     upto: int
+    about: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,23 +172,26 @@ def _exclusive_lease(log: Log, patience: float) -> Iterator[None]:
 
 def _target(log: Log, request: RedactionRequest, upto: int) -> _RedactionTarget:
     info, versions, names, ids = _columns(log, request)
-    key: Key = tuple(request.key)
-    key_hash = keys.hash_texts(key)
 
-    def read() -> Iterator[pa.Table]:
+    def read(columns: Sequence[str] = COLUMNS) -> Iterator[pa.Table]:
         for ref in log.state_segments(info.id, Cut(upto), every_row=True):
-            yield read_segment(log.storage, ref, versions[ref.version], columns=COLUMNS)
+            yield read_segment(log.storage, ref, versions[ref.version], columns=columns)
 
     with log.pinned("redaction"):
-        found = rows_of(read, key_hash, key)
-    if not found.offsets:
-        raise UsageError(
-            f"{info.id} has no row with key {', '.join(request.key)} in its history",
-            hint=f"tailrace log tail {info.id} shows rows; a time is written as Postgres prints it",
-        )
+        if isinstance(request.key, About):
+            found = rows_about(read((*COLUMNS, "after", "before")), request.key.column, request.key.text)
+        else:
+            key: Key = tuple(request.key)
+            found = rows_of(read, keys.hash_texts(key), key)
+            if not found.offsets:
+                raise UsageError(
+                    f"{info.id} has no row with key {', '.join(request.key)} in its history",
+                    hint=f"tailrace log tail {info.id} shows rows; a time is written as Postgres prints it",
+                )
     with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [info.id])[info.id]
-    return _RedactionTarget(info, topic_id, versions, ids, names, found, upto)
+    about = request.key.column if isinstance(request.key, About) else ""
+    return _RedactionTarget(info, topic_id, versions, ids, names, found, upto, about)
 
 
 def _columns(
@@ -189,7 +201,13 @@ def _columns(
     info = log.topic(request.topic)
     versions = {schema.version: schema for schema in log.schemas(info.id)}
     latest = versions[info.version]
-    _check_key(info, latest, request.key)
+    if not isinstance(request.key, About):
+        _check_key(info, latest, request.key)
+    elif all(column.name != request.key.column for schema in versions.values() for column in schema.columns):
+        raise UsageError(
+            f"{info.id} has no column {request.key.column!r}, which is to say whom its rows are about",
+            hint=f"its columns are {', '.join(column.name for column in latest.columns)}",
+        )
     held = {column.id for column in latest.columns}
     key = {column.id for column in latest.key}
     names: dict[str, set[int]] = {}
@@ -341,6 +359,7 @@ def _receipt(
         rows=rows,
         files=tuple(files),
         remnants=tuple(left),
+        about=wanted.about,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Never
+from typing import Any, Never, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ class LogStreams:
     def __init__(self, log: Log, source: str) -> None:
         self._log = log
         self._source = source
+        self.keys = cast("KeyStore", _NoKeys())
 
     async def read(self, stream: Stream, from_version: int, to_version: int | None = None) -> Sequence[Row]:
         """Raises OperatorError for an event whose data were erased, HistoryGone for those that retention removed, and
@@ -53,10 +54,6 @@ class LogStreams:
                     require_keys(row.data, self._source)
                     found.setdefault(row.version, _row(stream, row))  # a later load reads them again
         return [found[version] for version in sorted(found)]
-
-    @property
-    def keys(self) -> KeyStore:
-        _refuse()
 
     async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
         """Without a snapshot: these are the service's."""
@@ -101,6 +98,13 @@ class LogStreams:
         _refuse()
 
     async def delete_row(self, table: str, key: str, value: str) -> None:
+        _refuse()
+
+
+class _NoKeys:
+    """Nothing is encrypted for the log here."""
+
+    def __getattr__(self, name: str) -> Any:
         _refuse()
 
 

@@ -122,6 +122,20 @@ class SearchSink:
                 writer.wait_merging_threads()
                 close_files(folder.generation(target.generation))
 
+    def purge(self, target: Target) -> None:
+        """Write all rows again: a segment keeps deleted ones until it is merged with others."""
+        fence = self.fence(target)
+        if fence is None:
+            return
+        folder = self._folder_of(target)
+        none = target.schema.empty_table()
+        with self.load(target, fence, fence) as load, self.snapshot(target) as found:
+            with folder.translate_errors():
+                load.begin_again()
+            for batch in found.rows:  # of the commit before, whose files stay while they are read
+                load.write(0, pa.Table.from_batches([batch]), none)
+            load.commit()
+
     def fence(self, target: Target) -> Fence | None:
         folder = self._folder_of(target)
         index = folder.open_index(target.generation)
@@ -205,6 +219,11 @@ class SearchLoad:
         self.committed = False
         self._first = first
         self._writer, self._folder, self._spec, self._target, self._to = writer, folder, spec, target, to
+
+    def begin_again(self) -> None:
+        """Delete everything."""
+        self._writer.delete_all_documents()
+        self._first = True
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,8 @@ from tailrace.terminal import count
 if TYPE_CHECKING:
     from tailrace.eventstore.maintenance.redaction.receipts import Receipt
     from tailrace.eventstore.settings import PostgresSourceSettings
+    from tailrace.eventstore.settings.postgres_source import PersonalTable
+    from tailrace.eventstore.store import Store
     from tailrace.eventstore.streams.forget import Forgotten
 
 
@@ -70,21 +72,18 @@ def forget(
         for name, settings in chosen
         if (each := _in_source(invocation, name, settings, subject, key, again=again)) is not None
     ]
-    if not done and not again:
+    tables = _tables_about(chosen, subject) if subject is not None else []
+    with invocation.store() as store, invocation.output.progress("forgetting") as progress:
+        told = _tell_readers(store, done, progress.say) + _redact_tables(store, tables, progress.say)
+    if not done and not told and not again:
         raise UsageError(
-            f"no source has keys of this {'subject' if key is None else 'id'}: "
+            f"nothing is about this {'subject' if key is None else 'key'}: "
             "it was forgotten already, or there never was a value about it",
             hint="name it as Personal does: KIND:ID where the annotation has a kind, else the id alone",
         )
-    with invocation.store() as store, invocation.output.progress("forgetting") as progress:
-        from tailrace.eventstore.maintenance.redaction.forgotten import note_forgotten
-
-        told = [
-            receipt
-            for each in done
-            for receipt in note_forgotten(store, each.source, each.receipt.keys, report=progress.say)
-        ]
     _report(invocation, done, told)
+    for table in tables:
+        _warn_of_rows(invocation, table)
     return 0
 
 
@@ -120,6 +119,74 @@ def _in_source(
             with invocation.store() as store:
                 ids |= forgotten_keys(store, name)
         return _Done(name, forget_keys(connection, sorted(ids))) if ids else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table with rows about the subject: what the column says of them."""
+
+    source: str
+    settings: PostgresSourceSettings
+    name: str
+    personal: PersonalTable
+    id: str
+
+
+def _tables_about(sources: Sequence[tuple[str, PostgresSourceSettings]], subject: str) -> list[_Table]:
+    return [
+        _Table(source, settings, name, personal, id)
+        for source, settings in sources
+        for name, personal in settings.personal.items()
+        if (id := personal.id_of(subject))
+    ]
+
+
+def _tell_readers(store: Store, done: Sequence[_Done], report: Callable[[str], None]) -> list[Receipt]:
+    from tailrace.eventstore.maintenance.redaction.forgotten import note_forgotten
+
+    return [
+        receipt
+        for each in done
+        for receipt in note_forgotten(store, each.source, each.receipt.keys, report=report)
+    ]
+
+
+def _redact_tables(store: Store, tables: Sequence[_Table], report: Callable[[str], None]) -> list[Receipt]:
+    """Erase their columns from the log."""
+    from tailrace.eventstore.maintenance.redaction.redact import About, RedactionRequest, redact
+    from tailrace.eventstore.model.topic import TopicId
+
+    receipts = [
+        redact(
+            store,
+            RedactionRequest(
+                TopicId.parse(f"{each.source}.{each.name}"),
+                About(each.personal.subject, each.id),
+                each.personal.columns,
+            ),
+            report=report,
+        )
+        for each in tables
+    ]
+    return [each for each in receipts if each.rows]
+
+
+def _warn_of_rows(invocation: Invocation, table: _Table) -> None:
+    """What the source still has comes into the log again with its next change."""
+    from psycopg import sql
+
+    from tailrace.cdc.postgres.connect import Address, connect
+
+    query = sql.SQL("SELECT count(*) FROM {} WHERE CAST({} AS text) = %s")
+    names = sql.Identifier(*table.name.split(".", 1)), sql.Identifier(table.personal.subject)
+    with connect(Address.of(table.settings)) as connection:
+        found = connection.execute(query.format(*names), [table.id]).fetchone()
+    rows = int(str(found[0])) if found else 0
+    if rows:
+        invocation.output.note(
+            f"{table.source} still has {count(rows, 'row')} of {table.name} about them: "
+            "delete or change these there, then forget again"
+        )
 
 
 @contextmanager
@@ -183,7 +250,8 @@ def _report(invocation: Invocation, done: Sequence[_Done], told: Sequence[Receip
             f"rows written again in: {', '.join(receipt.tables) or 'no table'}"
         )
     for topic in told:
-        output.line(f"{topic.topic}: {count(topic.rows, 'row')} read as Erased since epoch {topic.epoch:,}")
+        since = f" since epoch {topic.epoch:,}" if topic.epoch else ""
+        output.line(f"{topic.topic}: {count(topic.rows, 'row')} read as Erased{since}")
     for remnant in dict.fromkeys(remnant for topic in told for remnant in topic.remnants):
         output.line(f"    {remnant.place}: {remnant.detail}")
         output.line(f"        → {remnant.remedy}")

@@ -63,7 +63,11 @@ def _warn_of_redactions(invocation: Invocation, store: Store, topics: Sequence[T
                 "them comes into the log again. Change it in the source first, or erase it again afterwards:"
             )
         for each in mine[-_SHOWN:]:
-            note(f"  {redact_command(each)}")
+            note(
+                f"  {redact_command(each)}"
+                if not each.about
+                else "  tailrace forget SUBJECT, of somebody forgotten"
+            )
         if len(mine) > _SHOWN:
             note(f"  and {len(mine) - _SHOWN:,} before: tailrace log redactions {topic.text}")
     invocation.confirm("read tables again although rows of them were erased")
