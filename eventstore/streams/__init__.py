@@ -22,7 +22,7 @@ from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
 from tailrace.eventstore.streams.deciding.snapshots import Every
 from tailrace.eventstore.streams.deciding.transactions import position
-from tailrace.eventstore.streams.forget import Forgotten, forget
+from tailrace.eventstore.streams.forget import Forgotten, forget, rotate_key
 from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, inline
 from tailrace.eventstore.streams.load import load, load_all
 from tailrace.eventstore.streams.models.event_types import event, event_type_of, model_of
@@ -105,6 +105,7 @@ __all__ = [
     "on",
     "position",
     "react",
+    "rotate_key",
     "state_of",
     "upcast",
     "upcaster",

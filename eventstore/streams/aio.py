@@ -33,6 +33,7 @@ from tailrace.eventstore.streams.deciding.transactions import (
     committing,
     owns_awaited_transactions,
 )
+from tailrace.eventstore.streams.forget import Forgotten, forgetting
 from tailrace.eventstore.streams.load import loading, loading_all
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.reacting.manager import Output, ProcessManager
@@ -44,6 +45,7 @@ from tailrace.eventstore.streams.stream import Stream
 __all__ = [
     "append",
     "append_all",
+    "forget",
     "handle",
     "load",
     "load_all",
@@ -212,6 +214,11 @@ async def state_of(
 ) -> Handled[Any, Any]:
     """``tailrace.state_of``."""
     return await replaying(async_keeper_of(connection), decider, id, version=version, at=at)
+
+
+async def forget(connection: AsyncDatabaseConnection, subject: str) -> Forgotten:
+    """``tailrace.forget``."""
+    return await forgetting(partial(run_async, connection), partial(in_transaction, connection), subject)
 
 
 async def position(connection: AsyncDatabaseConnection) -> str:

@@ -92,6 +92,12 @@ def forget_keys(connection: DatabaseConnection, ids: Sequence[str]) -> Forgotten
     return finish(_forgetting_keys(ask, lambda: in_transaction(connection), ids))
 
 
+def rotate_key(connection: DatabaseConnection, subject: str) -> bool:
+    """Encrypt values about a subject with a new key from now on; those that are there stay readable. Whether it has any
+    key."""
+    return finish(SourceStreams(ask_of(connection)).keys.rotate(subject)) is not None
+
+
 def keys_forgotten(connection: DatabaseConnection) -> list[str]:
     """The ids of all keys that were forgotten here."""
     return [id for (id,) in finish(ask_of(connection)(_FORGOTTEN_KEYS, {"category": FORGOTTEN}))]

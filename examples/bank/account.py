@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Annotated
 
 from pydantic import BaseModel
 
-from tailrace import Decider, Every, Rejected, event, upcast
+from tailrace import Decider, Every, Personal, Rejected, event, upcast
 
 
 @event("account_opened", version=2)  # the stored name: the class may be renamed or moved
 class Opened(BaseModel, frozen=True):
-    owner: str
+    customer: str
+    owner: Annotated[str, Personal(subject="customer")]  # encrypted until the customer is forgotten
     currency: str
 
 
 # Until last year events said "name", and there were only euros. What is stored stays as it is.
-upcast("account_opened", 1, rename={"name": "owner"}, default={"currency": "EUR"})
+upcast("account_opened", 1, rename={"name": "owner"}, default={"currency": "EUR", "customer": "unknown"})
 
 
 @event("deposited")
@@ -35,6 +37,7 @@ Event = Opened | Deposited | Withdrawn
 
 @dataclass(frozen=True)
 class Open:
+    customer: str
     owner: str
     currency: str = "EUR"
 
@@ -54,17 +57,18 @@ Command = Open | Deposit | Withdraw
 
 @dataclass(frozen=True)
 class Account:
+    is_open: bool = False
     owner: str = ""
     balance: Decimal = Decimal(0)
 
 
 def decide(command: Command, account: Account) -> list[Event]:
     match command:
-        case Open(owner, currency):
-            if account.owner:
+        case Open(customer, owner, currency):
+            if account.is_open:
                 raise Rejected(f"the account is {account.owner}'s already")
-            return [Opened(owner=owner, currency=currency)]
-        case _ if not account.owner:
+            return [Opened(customer=customer, owner=owner, currency=currency)]
+        case _ if not account.is_open:
             raise Rejected("the account is not open")
         case Deposit(amount):
             return [Deposited(amount=amount)]
@@ -77,7 +81,7 @@ def decide(command: Command, account: Account) -> list[Event]:
 def evolve(account: Account, event: Event) -> Account:
     match event:
         case Opened(owner=owner):
-            return replace(account, owner=owner)
+            return replace(account, is_open=True, owner=owner)
         case Deposited(amount=amount):
             return replace(account, balance=account.balance + amount)
         case Withdrawn(amount=amount):

@@ -14,8 +14,9 @@ from decimal import Decimal
 import psycopg
 
 from examples.bank.account import Command, Deposit, Open, Withdraw, accounts
-from tailrace import Rejected, Stream, event_tables, handle, load, position
+from tailrace import Rejected, Stream, event_tables, forget, handle, load, position
 from tailrace.embedded.postgres import PostgresServer
+from tailrace.errors import UsageError
 
 
 def ask(connection: psycopg.Connection, number: str, command: Command) -> str:
@@ -25,7 +26,7 @@ def ask(connection: psycopg.Connection, number: str, command: Command) -> str:
             done = handle(connection, accounts, number, command, metadata={"by": "counter 3"})
             connection.execute(
                 "INSERT INTO accounts VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE SET balance = EXCLUDED.balance",
-                [number, done.state.owner, done.state.balance],
+                [number, str(done.state.owner), done.state.balance],
             )
     except Rejected as refused:
         return f"no: {refused}"
@@ -40,8 +41,8 @@ def main(dsn: str | None) -> None:
         connection.execute(
             "CREATE TABLE IF NOT EXISTS accounts (id text PRIMARY KEY, owner text, balance numeric)"
         )
-        print("open:", ask(connection, "42", Open("Ada")))
-        print("open again:", ask(connection, "42", Open("Bo")))
+        print("open:", ask(connection, "42", Open("c1", "Ada")))
+        print("open again:", ask(connection, "42", Open("c2", "Bo")))
         print("deposit:", ask(connection, "42", Deposit(Decimal("12.50"))))
         print("withdraw too much:", ask(connection, "42", Withdraw(Decimal(20))))
         print("withdraw:", ask(connection, "42", Withdraw(Decimal(2))))
@@ -52,6 +53,13 @@ def main(dsn: str | None) -> None:
         ).fetchone()
         print("balance, and whether row and event are of one transaction:", same)
         print("the log has all of it at:", position(connection))  # what wait_for takes
+        try:
+            with connection.transaction():  # `tailrace forget` also has projections computed again
+                forget(connection, "c1")
+                connection.execute("UPDATE accounts SET owner = 'Erased' WHERE id = '42'")
+        except UsageError:
+            print("nothing is known of the customer any more")
+        print("forgotten:", load(connection, Stream("account", "42"))[0].data)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ from decimal import Decimal
 from examples.bank.account import Deposit, Deposited, Open, Opened, Withdraw, Withdrawn, accounts
 from tailrace.testing import given
 
-OPENED = Opened(owner="Ada", currency="EUR")
+OPENED = Opened(customer="c1", owner="Ada", currency="EUR")
 FIVE = Decimal(5)
 
 
 def test_an_account_is_opened_once() -> None:
-    given(accounts).when(Open("Ada")).then(OPENED)
-    given(accounts, OPENED).when(Open("Bo")).then_rejected("Ada's already")
+    given(accounts).when(Open("c1", "Ada")).then(OPENED)
+    given(accounts, OPENED).when(Open("c2", "Bo")).then_rejected("Ada's already")
 
 
 def test_nothing_is_done_to_an_account_that_is_not_open() -> None:

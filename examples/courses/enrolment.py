@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from tailrace import Decider, Query, Rejected, Tag, event
+from tailrace import Decider, Personal, Query, Rejected, Tag, event
 
 COURSES_MAX = 3  # of one student
 
@@ -18,7 +18,7 @@ COURSES_MAX = 3  # of one student
 @event("student_registered")
 class Registered(BaseModel, frozen=True):
     student: Annotated[str, Tag()]  # the tag student:<value>
-    email: Annotated[str, Tag()]
+    email: Annotated[str, Tag(), Personal(subject="student")]  # a code in the tables, until she is forgotten
 
 
 @event("course_offered")

@@ -1,4 +1,4 @@
-"""Orders over HTTP, whose clients read what they wrote: a plain ASGI application, for any server or framework.
+"""Orders over HTTP, whose clients read what they wrote: an application of FastAPI.
 
     POST /orders/7?total=10   places an order; the answer has the position of the write: Tailrace-Position
     GET  /orders/7            its state as the log has it; with a Tailrace-Position, not before the log has come there
@@ -9,70 +9,40 @@ waits in vain is 503, and may be asked again.
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, TypeAlias
-from urllib.parse import parse_qs
+from typing import Annotated
 
+from fastapi import FastAPI, Header, HTTPException, Response
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from examples.orders.order import Place, orders
 from tailrace import NotYet, Store, aio, state_of
 
-Message: TypeAlias = MutableMapping[str, Any]
-POSITION = b"tailrace-position"
+POSITION = "tailrace-position"
 
 
-class Orders:
+def application(engine: AsyncEngine, store: Store, source: str) -> FastAPI:
     """``engine`` is of the database that orders live in, ``store`` the log that follows it, as ``source``."""
+    app = FastAPI(title="Orders")
 
-    def __init__(self, engine: AsyncEngine, store: Store, source: str) -> None:
-        self._engine, self._store, self._source = engine, store, source
+    @app.post("/orders/{order}", status_code=201)
+    async def place(order: str, total: Decimal, response: Response) -> dict[str, str]:
+        done = await aio.handle(engine, orders, order, Place(order, total, datetime.now(UTC)))
+        response.headers[POSITION] = done.position
+        return {"order": order}
 
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        folder, _, order = scope["path"].strip("/").partition("/")
-        if scope["type"] != "http" or folder != "orders" or not order:
-            await answer(send, 404, {"error": "no such page"})
-        elif scope["method"] == "POST":
-            total = Decimal(parse_qs(scope["query_string"].decode())["total"][0])
-            await self._place(order, total, send)
-        else:
-            await self._show(order, dict(scope["headers"]).get(POSITION), send)
-
-    async def _place(self, order: str, total: Decimal, send: Callable[[Message], Awaitable[None]]) -> None:
-        done = await aio.handle(self._engine, orders, order, Place(order, total, datetime.now(UTC)))
-        await answer(send, 201, {"order": order}, position=done.position)
-
-    async def _show(
-        self, order: str, position: bytes | None, send: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    @app.get("/orders/{order}")
+    def show(order: str, position: Annotated[str | None, Header(alias=POSITION)] = None) -> dict[str, str]:
+        # Not a coroutine: FastAPI runs it in a thread, where it may wait.
         try:
-            state = await asyncio.to_thread(self._state, order, position)
+            if position is not None:
+                store.wait_for(position, timeout=5)
         except NotYet as late:
-            await answer(send, 503, {"error": str(late)})
-        else:
-            found = {"order": order, "total": str(state.total), "closed": state.closed}
-            await answer(send, 200 if state.id else 404, found)
+            raise HTTPException(503, str(late)) from None
+        state = state_of(store.streams(source), orders, order).state
+        if not state.id:
+            raise HTTPException(404, f"there is no order {order}")
+        return {"order": order, "total": str(state.total), "closed": state.closed}
 
-    def _state(self, order: str, position: bytes | None) -> Any:
-        if position is not None:
-            self._store.wait_for(position.decode(), timeout=5)
-        return state_of(self._store.streams(self._source), orders, order).state
-
-
-async def answer(
-    send: Callable[[Message], Awaitable[None]], status: int, content: object, position: str | None = None
-) -> None:
-    headers = [(b"content-type", b"application/json")]
-    if position is not None:
-        headers.append((POSITION, position.encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+    return app

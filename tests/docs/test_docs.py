@@ -56,7 +56,8 @@ NO_MODULES = {
     "tailrace.json",
     "tailrace.ddl",
     "tailrace.secret",
-}  # two files, and the prefix of the trigger's messages
+    "tailrace.subject_keys",
+}  # two files, the prefix of the trigger's messages, a table
 
 
 def pages() -> list[object]:

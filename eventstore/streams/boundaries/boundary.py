@@ -52,7 +52,7 @@ async def loading_boundary(keeper: Keeper, query: Query) -> Boundary:
 
 
 async def _asked(keeper: Keeper, item: Item) -> Asked:
-    names = names_of_hidden_tags(item.models)
+    names = names_of_hidden_tags([tag.partition(":")[0] for tag in item.tags], item.models)
     tags = await hide_tags(keeper.keys, item.tags, names) if names else item.tags
     return Asked(tags[0], 0, item.names, tags)
 

@@ -109,22 +109,22 @@ def declared_types() -> dict[EventType, Codec]:
     return {kind: codec_of(model) for kind, model in _models.items()}
 
 
-def names_of_hidden_tags(models: Collection[type[Any]] = ()) -> frozenset[str]:
-    """Names of tags of these events, or of all that are declared, that are stored as codes, because their values are
-    personal. Raises UsageError for one of all that is personal in some events only."""
+def names_of_hidden_tags(asked: Collection[str], models: Collection[type[Any]] = ()) -> frozenset[str]:
+    """Which of the tag names ``asked`` are stored as codes, in these events or in all that are declared, because their
+    values are personal. Raises UsageError for one of all that is personal in some events only."""
     if models:
-        return frozenset(name for each in models for name in hidden_tags(each))
-    return _hidden_of_all()
-
-
-@functools.cache
-def _hidden_of_all() -> frozenset[str]:
-    hidden = frozenset(name for model in _models.values() for name in hidden_tags(model))
-    for kind, model in _models.items():
+        return frozenset(name for each in models for name in hidden_tags(each)).intersection(asked)
+    hidden = _hidden_of_all().intersection(asked)
+    for kind, model in _models.items() if hidden else ():
         plain = (tagged_fields(model).keys() & hidden) - hidden_tags(model)
         if plain:
             raise UsageError(
                 f"tag {min(plain)!r} is personal in some events, and not in {kind.name!r} version {kind.version}",
-                hint="annotate the field as Personal in each of them, or give the tags different names",
+                hint="annotate the field as Personal in each of them, or name the events: Query(Registered, …)",
             )
     return hidden
+
+
+@functools.cache
+def _hidden_of_all() -> frozenset[str]:
+    return frozenset(name for model in _models.values() for name in hidden_tags(model))

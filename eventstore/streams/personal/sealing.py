@@ -8,8 +8,8 @@ to whole blocks, so that its length says little. What was erased is ``{"$persona
 from __future__ import annotations
 
 import base64
+import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
 
 def new_secret() -> bytes:
-    return secrets.token_bytes(KEY_BYTES)
+    return os.urandom(KEY_BYTES)
 
 
 def seal(key: Key, text: str) -> str:
@@ -120,7 +120,7 @@ def is_hidden(tag: str) -> bool:
 
 
 def _encrypt(key: Key, data: bytes) -> str:
-    nonce = secrets.token_bytes(_NONCE_BYTES)
+    nonce = os.urandom(_NONCE_BYTES)
     return _base64(nonce + _cipher(key.secret).encrypt(nonce, data, key.id.encode()))
 
 

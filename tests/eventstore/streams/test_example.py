@@ -27,18 +27,19 @@ def run(*arguments: str) -> str:
 
 
 def test_the_service_decides_and_writes_rows_and_events_in_one_transaction(database: str) -> None:
-    *lines, last = run("examples.bank.service", database).splitlines()
+    *lines, last, forgotten = run("examples.bank.service", database).splitlines()
     assert lines == [
         "open: version 1, balance 0",
         "open again: no: the account is Ada's already",
         "deposit: version 2, balance 12.50",
         "withdraw too much: no: insufficient funds",
         "withdraw: version 3, balance 10.50",
-        "  1 account_opened Opened(owner='Ada', currency='EUR')",
+        "  1 account_opened Opened(customer='c1', owner='Ada', currency='EUR')",
         "  2 deposited Deposited(amount=Decimal('12.50'))",
         "  3 withdrawn Withdrawn(amount=Decimal('2'))",
         "balance, and whether row and event are of one transaction: (Decimal('10.50'), True)",
     ]
+    assert forgotten == "forgotten: customer='c1' owner=Erased currency='EUR'"
     assert re.fullmatch(r"the log has all of it at: [0-9A-F]+/[0-9A-F]+", last)
     with psycopg.connect(database) as connection:  # as the release before wrote it
         connection.execute(
@@ -48,7 +49,7 @@ def test_the_service_decides_and_writes_rows_and_events_in_one_transaction(datab
         connection.commit()
         again = run("examples.bank.service", database).splitlines()
     assert again[1] == "open again: no: the account is Ada's already"
-    assert again[5] == "  1 account_opened Opened(owner='Ada', currency='EUR')"
+    assert again[5] == "  1 account_opened Opened(customer='unknown', owner='Ada', currency='EUR')"
 
 
 def test_decisions_across_streams_hold_whoever_asks_at_the_same_time(database: str) -> None:

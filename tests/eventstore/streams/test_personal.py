@@ -67,7 +67,7 @@ class Contact(BaseModel, frozen=True):
 class Registered(BaseModel, frozen=True, strict=True):
     person: str
     name: Annotated[str, Private]
-    email: Annotated[str, Private, Tag()]
+    email: Annotated[str, Private, Tag("mailbox")]
     born: Annotated[date | None, Private] = None
     paid: Annotated[Decimal, Private] = Decimal(0)
     nicknames: tuple[Annotated[str, Private], ...] = ()
@@ -141,15 +141,15 @@ def test_events_read_back_as_they_were_and_are_found_by_tags_that_are_personal(
     append(connection, B, [BOB])
     assert [each.data for each in load(connection, A)] == [ADA, note]
     assert [
-        each.data for each in load_boundary(connection, Query(Registered, email="ada@example.com")).events
+        each.data for each in load_boundary(connection, Query(Registered, mailbox="ada@example.com")).events
     ] == [ADA]
-    assert [each.data for each in load_boundary(connection, Query(email="bob@example.com")).events] == [BOB]
-    both = load_boundary(connection, Query(Registered, email="ada@example.com", country="IE"))
+    assert [each.data for each in load_boundary(connection, Query(mailbox="bob@example.com")).events] == [BOB]
+    both = load_boundary(connection, Query(Registered, mailbox="ada@example.com", country="IE"))
     assert [each.data for each in both.events] == [ADA]
 
 
 def test_a_boundary_of_a_personal_tag_refuses_a_second_one(connection: AnyConnection) -> None:
-    query = Query(Registered, email="ada@example.com")
+    query = Query(Registered, mailbox="ada@example.com")
     first, second = load_boundary(connection, query), load_boundary(connection, query)
     assert isinstance(append(connection, A, [ADA], boundary=first), Appended)
     assert not isinstance(append(connection, B, [ADA], boundary=second), Appended)
@@ -206,7 +206,7 @@ def test_forgetting_somebody_erases_all_that_was_made_of_the_values(source: Conn
     assert (found.data.name, found.data.email, found.data.country) == (ERASED, ERASED, "IE")
     assert found.data.contacts[0].number == "555-0101" and note.data.text == "Countess"
     assert load(source, B)[0].data == BOB
-    assert not load_boundary(source, Query(Registered, email="ada@example.com")).events
+    assert not load_boundary(source, Query(Registered, mailbox="ada@example.com")).events
     assert [each.data for each in load_boundary(source, Query(Registered, country="IE")).events] == [
         found.data,
         BOB,
@@ -220,7 +220,7 @@ def test_forgetting_somebody_erases_all_that_was_made_of_the_values(source: Conn
 
 
 def test_the_tag_of_somebody_forgotten_may_be_taken_by_another(source: Connection) -> None:
-    query = Query(Registered, email="ada@example.com")
+    query = Query(Registered, mailbox="ada@example.com")
     append(source, A, [ADA])
     seen = load_boundary(source, query)
     forget(source, "p1")

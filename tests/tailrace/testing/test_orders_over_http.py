@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from examples.orders.web import Orders
+from examples.orders.web import application
 from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.testing.plugin import SOURCE, FollowingLog
 
@@ -28,7 +28,7 @@ def log(database: str, tmp_path: Path) -> Iterator[FollowingLog]:
 def test_a_client_reads_what_it_wrote(log: FollowingLog) -> None:
     async def work() -> None:
         engine = create_async_engine(make_url(log.dsn).set(drivername="postgresql+psycopg"))
-        transport = httpx.ASGITransport(Orders(engine, log.store, SOURCE))
+        transport = httpx.ASGITransport(application(engine, log.store, SOURCE))
         async with httpx.AsyncClient(transport=transport, base_url="http://orders") as client:
             for order in map(str, range(10)):
                 placed = await client.post(f"/orders/{order}", params={"total": "10.50"})
