@@ -60,6 +60,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "state_run_swapped",  # readers find it, those it replaced are retired
         "redact_written",  # files with erased cells are durable, catalog not touched
         "redact_swapped",  # the catalog points to them, those they replaced are retired
+        "forgotten_in_source",  # the keys of a subject are deleted, the log was not told
         "repartition_written",  # everything executed, COMMIT not sent
         "repartition_committed",  # later rows go to the new partitions, nobody was woken
         "retired_removed",  # a retired file is gone, its name is not

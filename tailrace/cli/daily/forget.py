@@ -54,6 +54,7 @@ def forget(
     left.
     """
     from tailrace.cli.events import import_modules
+    from tailrace.eventstore import failpoints
     from tailrace.eventstore.errors import UsageError
 
     invocation = invocation_of(context)
@@ -73,6 +74,7 @@ def forget(
         if (each := _in_source(invocation, name, settings, subject, key, again=again)) is not None
     ]
     tables = _tables_about(chosen, subject) if subject is not None else []
+    failpoints.hit("forgotten_in_source")
     with invocation.store() as store, invocation.output.progress("forgetting") as progress:
         told = _tell_readers(store, done, progress.say) + _redact_tables(store, tables, progress.say)
     if not done and not told and not again:
@@ -91,6 +93,7 @@ def forget(
 class _Done:
     source: str
     receipt: Forgotten
+    keys: Sequence[str]  # also those that were deleted before
 
 
 def _in_source(
@@ -111,14 +114,15 @@ def _in_source(
         connection.autocommit = True
         if subject is not None:
             try:
-                return _Done(name, forget(connection, subject))
+                receipt = forget(connection, subject)
+                return _Done(name, receipt, receipt.keys)
             except NobodyKnown:
                 return None
         ids = {key} if key is not None else set(keys_forgotten(connection))
         if again:
             with invocation.store() as store:
                 ids |= forgotten_keys(store, name)
-        return _Done(name, forget_keys(connection, sorted(ids))) if ids else None
+        return _Done(name, forget_keys(connection, sorted(ids)), sorted(ids)) if ids else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ def _tell_readers(store: Store, done: Sequence[_Done], report: Callable[[str], N
     return [
         receipt
         for each in done
-        for receipt in note_forgotten(store, each.source, each.receipt.keys, report=report)
+        for receipt in note_forgotten(store, each.source, each.keys, report=report)
     ]
 
 

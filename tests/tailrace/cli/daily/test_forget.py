@@ -204,6 +204,18 @@ def test_after_a_restore_they_are_forgotten_again(people: tuple[Project, RedisSe
         ).fetchone() == (1,)
 
 
+def test_a_command_that_is_killed_half_way_is_finished_by_another(
+    people: tuple[Project, RedisServer],
+) -> None:
+    project, _ = people
+    killed = project.run("forget", "p1", environment={"TAILRACE_FAILPOINT": "forgotten_in_source"})
+    assert killed.code == -9
+    left = project.run("forget", "--verify")
+    assert left.code == 4 and "topic shop.person: its readers were not told" in left.out
+    assert "shop.person: 3 rows" in project.ok("forget", "--again").out
+    assert "nothing is left of 1 key" in project.ok("forget", "--verify").out
+
+
 def test_who_has_no_keys_is_told_where_to_say_where_they_are(people: tuple[Project, RedisServer]) -> None:
     project, _ = people
     config = project.folder / "tailrace.toml"
