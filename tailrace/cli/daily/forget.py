@@ -149,9 +149,7 @@ def _tell_readers(store: Store, done: Sequence[_Done], report: Callable[[str], N
     from tailrace.eventstore.maintenance.redaction.forgotten import note_forgotten
 
     return [
-        receipt
-        for each in done
-        for receipt in note_forgotten(store, each.source, each.keys, report=report)
+        receipt for each in done for receipt in note_forgotten(store, each.source, each.keys, report=report)
     ]
 
 
