@@ -24,7 +24,7 @@ from tailrace.cdc.kafka.capture import KafkaCapture
 from tailrace.cdc.kafka.repeats.positions import positions_topic, rows_beyond
 from tailrace.cdc.kafka.repeats.taken import taken_rows
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.postgres.ddl_trigger import secret_reader
+from tailrace.cdc.postgres.message_secrets import secrets_reader
 from tailrace.cdc.setup import adopted
 from tailrace.cdc.setup.adopted import Adoption
 from tailrace.cdc.stream.own_messages import OwnMessages
@@ -213,7 +213,7 @@ class _Adopting:
         decoder = BlockDecoder(
             self._seen.request.source, schemas, describe, Policies(), known=self._seen.topics.others
         )
-        own = OwnMessages(secret_reader(self._slot.address), lambda content: False)
+        own = OwnMessages(secrets_reader(self._slot.address), lambda content: False)
         reading = Reading(decoder, own, {relid: topic for relid, (topic, _) in schemas.items()})
         for part in reading.parts(self._slot.messages(below), below):
             self._take(window, part)

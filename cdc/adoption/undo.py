@@ -15,7 +15,7 @@ from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.kafka.repeats.taken import taken_row, taken_topic
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Address
-from tailrace.cdc.postgres.ddl_trigger import secret_reader
+from tailrace.cdc.postgres.message_secrets import secrets_reader
 from tailrace.cdc.postgres.slot import require_idle
 from tailrace.cdc.setup import adopted
 from tailrace.cdc.setup.adopted import Adoption
@@ -92,7 +92,7 @@ def _rows(store: Store, state: SourceState, slot: Slot, position: int) -> list[T
         return known[1] if known else None
 
     decoder = BlockDecoder(state.name, schemas, describe, Policies(), known=topics.others)
-    own = OwnMessages(secret_reader(slot.address), lambda content: False)
+    own = OwnMessages(secrets_reader(slot.address), lambda content: False)
     reading = Reading(decoder, own, {relid: topic for relid, (topic, _) in schemas.items()})
     rows: list[TopicRows] = []
     upto = max(state.end_lsn, state.commit_lsn)

@@ -29,14 +29,14 @@ from tailrace.cdc.columnar.relations import (
     TableRoute,
 )
 from tailrace.cdc.columnar.routes import RouteTable
-from tailrace.cdc.columnar.rows import Places, event_rows, message_rows, table_rows
+from tailrace.cdc.columnar.rows import Places, emitted_rows, event_rows, message_rows, one_each, table_rows
 from tailrace.cdc.columnar.scan import Scan, ScanResult
 from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.columnar.undecoded import ORDINAL, UndecodedBlock, truncate_message
 from tailrace.cdc.kernels import rows as kernels
 from tailrace.cdc.kernels import transactions
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.wire import authentic, ddl_message, pgoutput
+from tailrace.cdc.wire import authentic, ddl_message, emitted, pgoutput
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
@@ -121,6 +121,8 @@ class _Work:
 
     messages: list[tuple[bytes, bytes]] = field(default_factory=list)
     message_stamps: list[int] = field(default_factory=list)
+    emitted: dict[str, tuple[list[tuple[bytes, ...]], list[int]]] = field(default_factory=dict)
+    """Cells and stamps of emitted events, by topic."""
     new_topics: list[tuple[TopicId, TopicSchema]] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     control: list[ControlMessage] = field(default_factory=list)
@@ -345,6 +347,8 @@ class BlockDecoder:
             work.ignored["non-transactional message"] += 1
         elif not scan.open:
             raise ProtocolError("a transactional message outside of a transaction", hint=HINT)
+        elif message.prefix == emitted.PREFIX:
+            self._emitted(message)
         elif message.prefix.startswith(authentic.OWN_PREFIX):
             commit_ts = scan.commit_ts + UNIX_EPOCH_MICROS
             work.control.append(
@@ -360,6 +364,15 @@ class BlockDecoder:
         else:
             work.messages.append((message.prefix.encode(), b"\\x" + message.content.hex().encode()))
             work.message_stamps.append(scan.next_stamp())
+
+    def _emitted(self, message: pgoutput.Message) -> None:
+        event = emitted.parse(message.content, message.lsn)
+        if event is None:
+            self._work.ignored["emitted events that cannot be read"] += 1
+            return
+        cells, stamps = self._work.emitted.setdefault(event.topic, ([], []))
+        cells.append(event.cells)
+        stamps.append(self._scan.next_stamp())
 
     def _apply_ddl(self, described: ddl_message.DdlMessage) -> None:
         try:
@@ -419,7 +432,11 @@ class BlockDecoder:
             done.append(
                 message_rows(topic, self._work.messages, self._work.message_stamps, found.transactions)
             )
-        return done
+        for name, (cells, stamps) in self._work.emitted.items():
+            topic = TopicId.events(self._source, name)
+            self._add_topic(topic, EVENT_SCHEMA)
+            done.append(emitted_rows(topic, cells, stamps, found.transactions))
+        return one_each(done) if self._work.emitted else done
 
     def _add_topic(self, topic: TopicId, schema: TopicSchema) -> None:
         """A topic of events or messages may be new."""

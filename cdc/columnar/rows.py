@@ -68,20 +68,58 @@ def message_rows(
     topic: TopicId, messages: Sequence[tuple[bytes, bytes]], stamps: Sequence[int], transactions: Ints
 ) -> TopicRows:
     """Logical messages as rows, given as (prefix, content in hex) with their stamps."""
-    count = len(messages)
-    texts = [text for message in messages for text in message]
+    return _told_rows(topic, MESSAGE_SCHEMA, kernels.MESSAGE_OP, messages, stamps, transactions)
+
+
+def emitted_rows(
+    topic: TopicId, events: Sequence[tuple[bytes, ...]], stamps: Sequence[int], transactions: Ints
+) -> TopicRows:
+    """Events that were emitted, given as the texts of their columns with their stamps."""
+    return _told_rows(topic, EVENT_SCHEMA, kernels.CREATE, events, stamps, transactions)
+
+
+def one_each(parts: Sequence[TopicRows]) -> list[TopicRows]:
+    """Rows of a topic that come in several parts as one, in the order of their places."""
+    found: dict[tuple[TopicId, int], list[TopicRows]] = {}
+    for part in parts:
+        found.setdefault((part.topic, part.version), []).append(part)
+    return [
+        mine[0]
+        if len(mine) == 1
+        else TopicRows(
+            topic,
+            version,
+            pa.concat_tables([part.rows for part in mine]).sort_by(
+                [("_lsn", "ascending"), ("_ordinal", "ascending")]
+            ),
+        )
+        for (topic, version), mine in found.items()
+    ]
+
+
+def _told_rows(
+    topic: TopicId,
+    schema: TopicSchema,
+    op: int,
+    told: Sequence[tuple[bytes, ...]],
+    stamps: Sequence[int],
+    transactions: Ints,
+) -> TopicRows:
+    """Rows that no table has, by the texts of all their columns."""
+    count, width = len(told), len(schema.columns)
+    texts = [text for cells in told for text in cells]
     sizes = np.array([len(text) for text in texts], np.int32)
     rows = kernels.Rows(
         route=np.zeros(count, np.int32),
-        op=np.full(count, kernels.MESSAGE_OP, np.uint8),
+        op=np.full(count, op, np.uint8),
         known=np.zeros(count, np.uint8),
         stamp=np.array(stamps, np.int64),
-        first=np.arange(0, 2 * count, 2, dtype=np.int32),
+        first=np.arange(0, width * count, width, dtype=np.int32),
         old=np.full(count, -1, np.int32),
     )
     cells = Cells((np.cumsum(sizes) - sizes).astype(np.int32), sizes)
     found = ScanResult(np.frombuffer(b"".join(texts), np.uint8), rows, cells, transactions)
-    return _Builder(found, np.arange(count), topic, MESSAGE_SCHEMA, range(2)).finish(unsent=False)
+    return _Builder(found, np.arange(count), topic, schema, range(width)).finish(unsent=False)
 
 
 def deleted_rows(

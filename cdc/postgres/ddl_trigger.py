@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from importlib.resources import files
 
 import psycopg
 from psycopg import Connection
 
-from tailrace.cdc.postgres.connect import Address, connect, literal, quote, translate_errors
+from tailrace.cdc.postgres.connect import Address, literal, quote, translate_errors
 from tailrace.eventstore.errors import OperatorError
 
 Row = tuple[object, ...]
@@ -47,8 +46,6 @@ SELECT (SELECT string_agg(r.rolname, ', ') FROM owner o JOIN pg_catalog.pg_roles
                WHERE n.nspname = 'tailrace' AND c.relname = 'secret'
                  AND pg_catalog.has_any_column_privilege('public', c.oid, 'SELECT'))
 """
-_SECRET = "SELECT (SELECT secret FROM tailrace.secret), pg_catalog.pg_current_snapshot()::text"
-_SECRET_BYTES = 32
 _SQL = files("tailrace.migrations.source.ddl")
 
 
@@ -79,10 +76,11 @@ def read_trigger(connection: Connection[Row], address: Address) -> Trigger:
         return Trigger.INACTIVE
     if comment != f"tailrace ddl {FUNCTIONS}":
         return Trigger.OUTDATED
-    return _trust(connection, address)
+    return trust(connection, address)
 
 
-def _trust(connection: Connection[Row], address: Address) -> Trigger:
+def trust(connection: Connection[Row], address: Address) -> Trigger:
+    """Whether the secret of a trigger that is there may be believed, and read."""
     with translate_errors("looking for the DDL trigger", address):
         row = connection.execute(_TRUST).fetchone()
     assert row is not None
@@ -102,23 +100,6 @@ def hint(trigger: Trigger, user: str) -> str:
             " drop what is not yours, and run `tailrace init --ddl`"
         )
     return "`tailrace init --ddl` installs it again, `tailrace init --no-ddl` removes it"
-
-
-def secret_reader(address: Address) -> Callable[[], tuple[bytes | None, str]]:
-    """Reads the secret that messages are checked with (None: there is none, it may not be read, or a role that is not
-    trusted could have written it), and what transactions were visible then."""
-
-    def read() -> tuple[bytes | None, str]:
-        with connect(address, "tailrace capture") as connection:
-            usable = _trust(connection, address) is Trigger.ACTIVE
-            with translate_errors("reading the secret of the DDL trigger", address):
-                query = _SECRET if usable else "SELECT NULL, pg_catalog.pg_current_snapshot()::text"
-                row = connection.execute(query).fetchone()
-        assert row is not None
-        secret = row[0] if isinstance(row[0], bytes) and len(row[0]) == _SECRET_BYTES else None
-        return secret, str(row[1])
-
-    return read
 
 
 def install_script(user: str, *, transaction: bool = True) -> str:

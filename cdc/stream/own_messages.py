@@ -2,9 +2,10 @@
 
 Any role may emit a logical message with any prefix. So of those with our prefix
 
-    a DDL description  passes when the trigger's secret has signed it (``tailrace.cdc.wire.authentic``), without the
-                       signature. One with an unknown signature has the secret read again, once for all transactions
-                       that were visible then: the trigger may be new. Without a secret none passes
+    a DDL description, an emitted event
+                       passes when its secret has signed it (``tailrace.cdc.wire.authentic``), without the
+                       signature. One with an unknown signature has the secrets read again, once for all transactions
+                       that were visible then: they may be new. Without a secret none passes
     a mark of a load   passes when a load of this session waits for it: it is 16 random bytes that nobody else knows
     anything else      never passes. Those outside of transactions do not come here (``tailrace.cdc.stream.assemble``)
 
@@ -16,23 +17,24 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import numpy as np
 
 from tailrace.cdc.snapshot.chunk_apply import BEGIN_PREFIX, CHUNK_PREFIX
 from tailrace.cdc.snapshot.chunk_merge import PgSnapshot
-from tailrace.cdc.wire import authentic, ddl_message, pgoutput
+from tailrace.cdc.wire import authentic, ddl_message, emitted, pgoutput
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore.errors import ProtocolError, TransientError
 
 AnyBlock = TypeVar("AnyBlock", bound=FrameBlock | PartialBlock)
-ReadSecret = Callable[[], tuple[bytes | None, str]]
-"""The secret of the trigger, None without one that may be trusted, and ``pg_current_snapshot()`` of that moment."""
+ReadSecrets = Callable[[], tuple[Mapping[str, bytes], str]]
+"""Secrets that may be trusted, by the prefix of their messages, and ``pg_current_snapshot()`` of that moment."""
 
 MARKS = "marks of loads that are not this session's"
 OUTSIDE = "messages outside of transactions with a prefix of Tailrace's"
+_SIGNED = {ddl_message.PREFIX: "DDL descriptions", emitted.PREFIX: "emitted events"}
 _MARK_BYTES = 16
 _XID = slice(17, 21)  # of a Begin
 _VISIBLE_SECONDS = 10.0
@@ -42,12 +44,12 @@ _POLL_SECONDS = 0.05
 class OwnMessages:
     """Filters the blocks of one session, in order. ``waits``: whether a load waits for a mark with this content."""
 
-    def __init__(self, read_secret: ReadSecret, waits: Callable[[bytes], bool]) -> None:
-        self._read_secret = read_secret
+    def __init__(self, read_secrets: ReadSecrets, waits: Callable[[bytes], bool]) -> None:
+        self._read_secrets = read_secrets
         self._waits = waits
-        self._secret: bytes | None = None
+        self._secrets: Mapping[str, bytes] = {}
         self._known: PgSnapshot | None = None
-        self._last = (-1, 0)  # transaction and LSN of the last description that passed
+        self._last = (-1, 0)  # transaction and LSN of the last one that passed by its signature
 
     def filter(self, block: AnyBlock) -> tuple[AnyBlock, Counter[str]]:
         """The block as recorder and decoder may see it, and what was left out, by kind. Raises what reading the secret
@@ -89,11 +91,12 @@ class OwnMessages:
         if message.prefix in (BEGIN_PREFIX, CHUNK_PREFIX):
             waited = len(message.content) == _MARK_BYTES and self._waits(message.content)
             return (frame, "") if waited else (b"", MARKS)
-        if message.prefix != ddl_message.PREFIX:
+        what = _SIGNED.get(message.prefix)
+        if what is None:
             return b"", "messages with a prefix of Tailrace's"
         body = self._verify(message, xid)
         if body is None:
-            return b"", "DDL descriptions without a valid signature"
+            return b"", f"{what} without a valid signature"
         self._last = (xid, message.lsn)
         head = frame[: len(frame) - len(message.content) - 4]
         return head + len(body).to_bytes(4, "big") + body, ""
@@ -101,8 +104,11 @@ class OwnMessages:
     def _verify(self, message: pgoutput.Message, xid: int) -> bytes | None:
         after = self._last[1] if self._last[0] == xid else 0
         while True:
-            if self._secret is not None:
-                body = authentic.verify(message.content, self._secret, xid=xid, after=after, lsn=message.lsn)
+            secret = self._secrets.get(message.prefix)
+            if secret is not None:
+                body = authentic.verify(
+                    message.content, secret, message.prefix, xid=xid, after=after, lsn=message.lsn
+                )
                 if body is not None:
                     return body
             if self._known is not None and self._known.sees(np.array([xid], np.int64)).all():
@@ -110,10 +116,10 @@ class OwnMessages:
             self._read(xid)
 
     def _read(self, xid: int) -> None:
-        """A commit is in the stream before it is visible: the secret may be the work of this very transaction."""
+        """A commit is in the stream before it is visible: a secret may be the work of this very transaction."""
         deadline = time.monotonic() + _VISIBLE_SECONDS
         while True:
-            self._secret, text = self._read_secret()
+            self._secrets, text = self._read_secrets()
             self._known = PgSnapshot.parse(text)
             if self._known.sees(np.array([xid], np.int64)).all():
                 return

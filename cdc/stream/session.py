@@ -22,7 +22,7 @@ from tailrace.cdc.columnar.relations import Describe
 from tailrace.cdc.context import Task
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Lines
-from tailrace.cdc.postgres.ddl_trigger import secret_reader
+from tailrace.cdc.postgres.message_secrets import secrets_reader
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.replication import ReplicationStream
 from tailrace.cdc.postgres.value_text import Renderer
@@ -173,7 +173,7 @@ class Session:
             progress=self._progress,
             topics=topics,
             own_messages=OwnMessages(
-                secret_reader(self._address), lambda content: any(load.waits_for(content) for load in loads)
+                secrets_reader(self._address), lambda content: any(load.waits_for(content) for load in loads)
             ),
             filled_unseen=describer.may_be_filled,
             loads=loads,

@@ -22,6 +22,7 @@ from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
 from tailrace.eventstore.streams.deciding.snapshots import Every
 from tailrace.eventstore.streams.deciding.transactions import position
+from tailrace.eventstore.streams.emit import emit
 from tailrace.eventstore.streams.forget import Forgotten, forget, rotate_key
 from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, inline
 from tailrace.eventstore.streams.load import load, load_all
@@ -93,6 +94,7 @@ __all__ = [
     "append",
     "append_all",
     "context",
+    "emit",
     "event",
     "event_type_of",
     "forget",

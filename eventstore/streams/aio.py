@@ -33,6 +33,7 @@ from tailrace.eventstore.streams.deciding.transactions import (
     committing,
     owns_awaited_transactions,
 )
+from tailrace.eventstore.streams.emit import emitting
 from tailrace.eventstore.streams.forget import Forgotten, forgetting
 from tailrace.eventstore.streams.load import loading, loading_all
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
@@ -45,6 +46,7 @@ from tailrace.eventstore.streams.stream import Stream
 __all__ = [
     "append",
     "append_all",
+    "emit",
     "forget",
     "handle",
     "load",
@@ -214,6 +216,16 @@ async def state_of(
 ) -> Handled[Any, Any]:
     """``tailrace.state_of``."""
     return await replaying(async_keeper_of(connection), decider, id, version=version, at=at)
+
+
+async def emit(
+    connection: AsyncDatabaseConnection,
+    stream: Stream,
+    events: Sequence[object],
+    metadata: Mapping[str, Any] | None = None,
+) -> tuple[UUID, ...]:
+    """``tailrace.emit``."""
+    return await emitting(partial(run_async, connection), stream, events, metadata)
 
 
 async def forget(connection: AsyncDatabaseConnection, subject: str) -> Forgotten:

@@ -64,7 +64,7 @@ class FollowingLog:
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.dsn = dsn
-        self.store = Store.open(StoreSettings(name="test"), create=True, root=folder)
+        self.store = Store.open(StoreSettings(name="test", keys={SOURCE: dsn}), create=True, root=folder)
         """The log: ``store.tail``, ``store.group``, ``store.state`` …; its source is called ``test``."""
         self._settings = PostgresSourceSettings(dsn=dsn, linger_ms=5)
         self._stop = threading.Event()

@@ -42,6 +42,8 @@ FORGET_GRANT: Final = (
     "GRANT EXECUTE ON FUNCTION tailrace.keys_of, tailrace.forget_keys, tailrace.rotate_key, tailrace.events_of_keys,"
     " tailrace.drop_tags, tailrace.drop_derived TO {role};"
 )
+# One that emits events without a table.
+EMIT_GRANT: Final = "GRANT EXECUTE ON FUNCTION tailrace.emit_events TO {role};"
 # And one that runs process managers.
 PROCESS_GRANT: Final = "GRANT SELECT, INSERT, UPDATE, DELETE ON tailrace.timers TO {role};"
 
@@ -49,6 +51,7 @@ PROCESS_GRANT: Final = "GRANT SELECT, INSERT, UPDATE, DELETE ON tailrace.timers 
 _GRANTS_BY_WORD: Final = (
     *((word, (PERSONAL_GRANT,)) for word in ("seal_keys", "open_keys", "tag_secret")),
     *((word, (FORGET_GRANT,)) for word in ("keys_of", "forget_keys", "rotate_key", "events_of", "drop_")),
+    ("emit_events", (EMIT_GRANT,)),
     ("timers", (PROCESS_GRANT,)),
 )
 

@@ -40,11 +40,12 @@ FROM (SELECT 'schema tailrace', n.nspowner FROM pg_catalog.pg_namespace n WHERE 
       UNION ALL SELECT 'tailrace.' || c.relname, c.relowner
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
       WHERE n.nspname = 'tailrace' AND c.relname IN ('migrations', 'streams', 'events', 'snapshots', 'tags',
-                                                     'tagged_events', 'timers', 'subject_keys', 'tag_secret')
+                                                     'tagged_events', 'timers', 'subject_keys', 'tag_secret',
+                                                     'emit_secret')
       UNION ALL SELECT 'function tailrace.' || p.proname, p.proowner
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
       WHERE n.nspname = 'tailrace'
-        AND p.proname ~ '^(append|load|move|put|seal|open|tag|keys|forget|rotate|events|drop)_') AS o(what, owner)
+        AND p.proname ~ '^(append|load|move|put|seal|open|tag|keys|forget|rotate|events|drop|emit)_') AS o(what, owner)
 JOIN pg_catalog.pg_roles r ON r.oid = o.owner
 WHERE NOT r.rolsuper AND r.rolname <> current_user
   AND r.oid <> (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = current_database())

@@ -130,7 +130,7 @@ class SourceStreams:
             }
             ((reached,),) = await self._ask(_WRITE_ONE, values)
         else:
-            values["events"] = _events(rows)
+            values["events"] = events_json(rows)
             ((reached,),) = await self._ask(_WRITE_MANY, values)
         return int(reached)
 
@@ -157,7 +157,7 @@ class SourceStreams:
         if len(parts) == 1 and parts[0].rows:
             return await self._write_tagged(parts[0], metadata, asked)
         texts = [
-            f"[{json.dumps([stream.category, stream.id, expected])[1:-1]},{_events(rows)}]"
+            f"[{json.dumps([stream.category, stream.id, expected])[1:-1]},{events_json(rows)}]"
             for stream, expected, rows in parts
         ]
         values = {"parts": f"[{','.join(texts)}]", "metadata": metadata, **tagging(parts, asked)}
@@ -169,7 +169,7 @@ class SourceStreams:
             "category": part.stream.category,
             "stream": part.stream.id,
             "expected": part.expected,
-            "events": _events(part.rows),
+            "events": events_json(part.rows),
             "metadata": metadata,
             **tagging([part], asked),
         }
@@ -243,7 +243,8 @@ class SourceStreams:
         return [(stream, row) for (stream, *_), row in zip(found, rows, strict=True)]
 
 
-def _events(rows: Sequence[NewRow]) -> str:
+def events_json(rows: Sequence[NewRow]) -> str:
+    """An array of ``[type, schema version, id, data]`` for each."""
     texts = [f'[{_head(kind)},"{event_id}",{data}]' for kind, event_id, data, *_ in rows]
     return f"[{','.join(texts)}]"
 

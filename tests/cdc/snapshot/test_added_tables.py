@@ -20,7 +20,7 @@ from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.topics import Topics, TopicsChanged
-from tailrace.cdc.wire import authentic
+from tailrace.cdc.wire import authentic, ddl_message
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.epoch import EpochBatch
@@ -69,7 +69,9 @@ SECRET = bytes(32)
 
 def signed(stream: Stream, message: pg.Message) -> pg.Message:
     """As the trigger signs it in the stream's next transaction."""
-    return replace(message, content=authentic.sign(SECRET, stream.xid + 1, 0, message.content))
+    return replace(
+        message, content=authentic.sign(SECRET, ddl_message.PREFIX, stream.xid + 1, 0, message.content)
+    )
 
 
 @pytest.fixture
@@ -90,7 +92,9 @@ def added(store_dir: Path) -> Iterator[AddedTable]:
             decoder=decoder(LATER, OTHER, described=[RETYPED, OTHER]),
             progress=task.progress,
             topics=Topics.read(store, SOURCE),
-            own_messages=OwnMessages(lambda: (SECRET, "9000:9000:"), lambda content: False),
+            own_messages=OwnMessages(
+                lambda: ({ddl_message.PREFIX: SECRET}, "9000:9000:"), lambda content: False
+            ),
             filled_unseen=lambda relid, column: False,
             loads=[load],
         )

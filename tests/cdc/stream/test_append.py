@@ -24,7 +24,7 @@ from tailrace.cdc.stream.own_messages import OwnMessages
 from tailrace.cdc.stream.queue import ForgedMessages, Handover, ThroughPosition
 from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.topics import Topics, TopicsChanged
-from tailrace.cdc.wire import authentic
+from tailrace.cdc.wire import authentic, ddl_message
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.log.sources import register_source, register_topic
@@ -63,7 +63,7 @@ class Rig:
 
     def signed(self, message: pg.Message) -> pg.Message:
         """As the trigger signs it in the stream's next transaction."""
-        content = authentic.sign(SECRET, self.stream.xid + 1, 0, message.content)
+        content = authentic.sign(SECRET, ddl_message.PREFIX, self.stream.xid + 1, 0, message.content)
         return replace(message, content=content)
 
     def counts(self) -> tuple[int, int, int]:
@@ -110,7 +110,8 @@ def rig_of(
         progress=progress,
         topics=Topics.read(store, SOURCE),
         own_messages=OwnMessages(
-            lambda: (SECRET, "9000:9000:"), lambda content: any(load.waits_for(content) for load in loads)
+            lambda: ({ddl_message.PREFIX: SECRET}, "9000:9000:"),
+            lambda content: any(load.waits_for(content) for load in loads),
         ),
         filled_unseen=lambda relid, column: False,
         loads=loads,

@@ -78,7 +78,7 @@ def test_forged_messages_neither_stop_the_stream_nor_change_values_nor_lift_a_po
     site = Site.at(store_dir, database, tables=("public.*",), columns={"public.people.email": "drop"})
     site.init(**({"ddl": True} if trigger else {}))
     recording = tmp_path / "recording"
-    signed = authentic.sign(SECRET, 1, 1, forged(database, [1, 3, 2]))
+    signed = authentic.sign(SECRET, ddl_message.PREFIX, 1, 1, forged(database, [1, 3, 2]))
     with RunningCapture(site, record=recording) as capture:
         capture.catch_up()
         emit(
@@ -209,7 +209,9 @@ def test_a_schema_that_somebody_else_made_first_is_refused(
         capture.catch_up()
         with psycopg.connect(hostile) as forger:
             ((xid,),) = forger.execute("SELECT pg_current_xact_id()::text::bigint").fetchall()
-            content = authentic.sign(bytes(32), int(xid), 1, b'{"v": 2, "changed": "failed"}')
+            content = authentic.sign(
+                bytes(32), ddl_message.PREFIX, int(xid), 1, b'{"v": 2, "changed": "failed"}'
+            )
             forger.execute("SELECT pg_logical_emit_message(true, 'tailrace.ddl', %s::bytea)", [content])
         execute(database, "INSERT INTO people VALUES (1)")
         capture.catch_up()
@@ -265,7 +267,9 @@ def passes(*contents: tuple[int, bytes]) -> list[bytes]:
     """What becomes of descriptions at these LSNs, in one transaction."""
     stream = Stream()
     stream.transaction(*(pg.Message(True, lsn, ddl_message.PREFIX, content) for lsn, content in contents))
-    block, _ = OwnMessages(lambda: (SECRET, "9000:9000:"), lambda content: False).filter(stream.block())
+    block, _ = OwnMessages(
+        lambda: ({ddl_message.PREFIX: SECRET}, "9000:9000:"), lambda content: False
+    ).filter(stream.block())
     found, start = [], 0
     for end in block.ends:
         message = pg.decode(bytes(block.data[start:end]))
@@ -275,14 +279,18 @@ def passes(*contents: tuple[int, bytes]) -> list[bytes]:
 
 
 def test_only_what_was_signed_for_this_transaction_and_place_passes() -> None:
-    good = authentic.sign(SECRET, XID, 0x100, b"{1}")
-    later = authentic.sign(SECRET, 5 << 32 | XID, 0x200, b"{2}")
+    good = authentic.sign(SECRET, ddl_message.PREFIX, XID, 0x100, b"{1}")
+    later = authentic.sign(SECRET, ddl_message.PREFIX, 5 << 32 | XID, 0x200, b"{2}")
     assert passes((0x150, good), (0x250, later)) == [b"{1}", b"{2}"]
     assert passes((0x150, good), (0x250, good)) == [b"{1}"], "repeated"
     assert passes((0x250, later), (0x350, good)) == [b"{2}"], "an earlier one, repeated"
     assert passes((0x99, good)) == [], "before the place that it names"
-    assert passes((0x150, authentic.sign(SECRET, XID + 1, 0x100, b"{1}"))) == [], "another transaction's"
-    assert passes((0x150, authentic.sign(bytes(32), XID, 0x100, b"{1}"))) == [], "another secret"
+    assert passes((0x150, authentic.sign(SECRET, ddl_message.PREFIX, XID + 1, 0x100, b"{1}"))) == [], (
+        "another transaction's"
+    )
+    assert passes((0x150, authentic.sign(bytes(32), ddl_message.PREFIX, XID, 0x100, b"{1}"))) == [], (
+        "another secret"
+    )
     for at in range(len(good)):
         assert passes((0x150, good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])) == []
         assert passes((0x150, good[:at])) == []
@@ -294,10 +302,10 @@ def test_a_block_without_what_was_refused_is_otherwise_the_same() -> None:
     expected.transaction(KEYED.relation, row, row)
     bad, note = pg.Message(True, 1, "tailrace.x", b"y" * 50), pg.Message(True, 1, "tailrac", b"")
     stream.transaction(bad, KEYED.relation, bad, row, bad, trigger_message(KEYED), row, bad)
-    block, refused = OwnMessages(lambda: (None, "9000:9000:"), lambda content: False).filter(stream.block())
+    block, refused = OwnMessages(lambda: ({}, "9000:9000:"), lambda content: False).filter(stream.block())
     wanted = expected.block()
     assert (bytes(block.data), block.ends) == (bytes(wanted.data), wanted.ends)
     assert sum(refused.values()) == 5
     stream.transaction(note, row)
-    block, refused = OwnMessages(lambda: (None, ""), lambda content: False).filter(stream.block())
+    block, refused = OwnMessages(lambda: ({}, ""), lambda content: False).filter(stream.block())
     assert not refused

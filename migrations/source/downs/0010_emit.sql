@@ -1,0 +1,2 @@
+DROP FUNCTION tailrace.emit_events;
+DROP TABLE tailrace.emit_secret;
