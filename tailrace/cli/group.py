@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.invocation import invocation_of
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.terminal import count, duration, size, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.cli.invocation import Invocation
     from tailrace.eventstore.maintenance.retention.plan import HeldRows
+    from tailrace.eventstore.streams.reacting.instances import ShownTimer
     from tailrace.eventstore.subscriptions.group import Group
     from tailrace.eventstore.subscriptions.group_progress import PartitionProgress
 
 group_commands = typer.Typer(help="Consumer groups: how far they are, and their parked events.")
 
+_PROCESS = "process-"
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Although it has members: they lose their partitions.")]
 
@@ -160,6 +164,69 @@ def discard(
     invocation.output.line(f"{discarded:,} parked events of {group} are gone")
     if invocation.output.json:
         invocation.output.document({"group": group, "discarded": discarded})
+
+
+@group_commands.command()
+def timers(
+    context: typer.Context,
+    group: Name,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Have those that failed tried again at once.")
+    ] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="End the instance: nothing is reacted to any more.")
+    ] = False,
+    instance: Annotated[
+        str | None, typer.Option("--instance", metavar="KEY", help="Only of this one.", show_default=False)
+    ] = None,
+) -> None:
+    """Show the timers of a process (group process-NAME): when each is due, and why it failed. Those that failed too
+    often wait for --retry."""
+    from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.errors import UsageError
+    from tailrace.eventstore.streams.reacting.instances import end_instance, retry_timers, timers_of
+
+    invocation = invocation_of(context)
+    process = group.removeprefix(_PROCESS)
+    if process == group:
+        raise UsageError(f"group {group} is of no process", hint="a process manager's is called process-NAME")
+    if end and (retry or instance is None):
+        raise UsageError("--end ends one instance", hint="name it: --end --instance KEY")
+    with invocation.store() as store:
+        sources = sorted({TopicId.parse(each).source for each in store.group(group).patterns})
+    for name, settings in invocation.postgres_sources(sources, "looking at timers"):
+        with connect(Address.of(settings)) as connection:
+            connection.autocommit = True
+            if end and instance is not None:
+                invocation.confirm(f"end instance {instance} of process {process}")
+                ended = end_instance(connection, process, instance)
+                invocation.output.line(f"{instance} {'has ended' if ended else 'had ended before'}")
+                continue
+            if retry:
+                again = retry_timers(connection, process, instance)
+                invocation.output.line(f"{count(again, 'timer')} will be tried again")
+            found = timers_of(connection, process)
+        _show_timers(invocation, name, [each for each in found if instance in (None, each.instance)])
+
+
+def _show_timers(invocation: Invocation, source: str, found: Sequence[ShownTimer]) -> None:
+    for each in found if invocation.output.json else ():
+        invocation.output.document({"source": source, **asdict(each)})
+    rows = [
+        (
+            each.instance,
+            each.name,
+            when(each.due_at),
+            each.tries,
+            "--retry" if each.parked else "",
+            each.error,
+        )
+        for each in found
+    ]
+    if rows:
+        invocation.output.table(("instance", "timer", "due", "tries", "waits for", "error"), rows)
+    else:
+        invocation.output.note("no timers are set")
 
 
 @group_commands.command()

@@ -54,9 +54,9 @@ _STATELESS, _EVERY = "stateless", Every(events=50)
 @dataclass(frozen=True)
 class Reacted:
     """What is kept of an input, in the stream of the instance: the event (by its stored type), or that a timer was due
-    or a command refused; what it led to, in words; and whether the instance ended."""
+    or a command refused, or that an operator ended it; what it led to, in words; and whether the instance ended."""
 
-    kind: Literal["event", "due", "refused"]
+    kind: Literal["event", "due", "refused", "ended"]
     data: dict[str, Any]
     type: str = ""
     version: int = 0
@@ -212,6 +212,11 @@ async def _past(streams: SourceStreams, manager: ProcessManager[Any, Any], strea
     return past
 
 
+def has_ended(rows: Sequence[Row]) -> bool:
+    """Whether an instance did, by the rows of its stream."""
+    return any(codec_of(Reacted).parse(row.data).ended for row in rows)
+
+
 def _code(manager: ProcessManager[Any, Any]) -> str | None:
     """Whose snapshots these are; None where there are none. Without ``evolve`` there is no state to be wrong."""
     if manager.evolve is None:
@@ -243,6 +248,8 @@ def _inputs(stream: Stream, row: Row, reacted: Reacted) -> list[object]:
             place = Place(stream, row.version, row.event_id)
             kind = EventType(reacted.type, reacted.version)
             return [each for _, each in read_events(kind, json.dumps(reacted.data), place)]
+        case "ended":
+            return []
 
 
 async def _reacted(

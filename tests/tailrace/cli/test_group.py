@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
+import psycopg
 import pytest
+from sqlalchemy import create_engine, make_url
 
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams import (
+    Due,
+    ProcessManager,
+    Recorded,
+    Stream,
+    Timer,
+    event,
+    event_type_of,
+    react,
+)
+from tailrace.eventstore.streams.database.event_tables import install
+from tailrace.eventstore.streams.reacting.react import fire_timer
 from tailrace.eventstore.subscriptions.rows.changes import Change
 from tests.eventstore.shop import ORDERS, batch, writer
 from tests.tailrace.conftest import Project
@@ -96,3 +113,56 @@ def test_what_a_group_holds_back_from_retention_is_said_and_passed_by_name_only(
     assert project.ok("log", "tail").out == ""
     shown = project.run("log", "show", "shop.public.orders", "1")
     assert "retention removed rows of shop.public.orders up to" in shown.err
+
+
+@event("group_asked")
+@dataclass(frozen=True)
+class Asked:
+    key: str
+
+
+def reaction(input: object, state: None) -> list[Timer]:
+    if isinstance(input, Due) and input.key == "a":
+        raise ValueError("nobody answers")
+    return [Timer("ask", datetime(2026, 1, 1, tzinfo=UTC))] if isinstance(input, Asked) else []
+
+
+def test_timers_of_a_process_are_shown_retried_and_ended(project: Project, database: str) -> None:
+    project.configure(f'[sources.shop]\ndsn = "{database}"\n')
+    install(database)
+    manager: ProcessManager[Asked, None] = ProcessManager("group_asking", None, reaction, key={Asked: "key"})
+    engine = create_engine(make_url(database).set(drivername="postgresql+psycopg"))
+    with closing(Store.open(StoreSettings(), create=True, root=project.folder)) as store:
+        store.process(manager, engine, ["shop.question"])
+
+    def asked(key: str) -> object:
+        kind, now = event_type_of(Asked), datetime.now(UTC)
+        return react(engine, manager, Recorded(Stream("q", key), 1, kind, Asked(key), {}, uuid4(), now))
+
+    for key in "ab":
+        asked(key)
+    while fire_timer(engine, manager, attempts=1):
+        pass
+    shown = project.ok("group", "timers", "process-group_asking")
+    assert "nobody answers" in shown.out and "--retry" in shown.out and "2026-01-01" in shown.out
+    (document,) = project.ok("group", "timers", "process-group_asking", "--json").documents
+    assert (document["instance"], document["tries"], document["parked"]) == ("a", 1, True)
+    retried = project.ok("group", "timers", "process-group_asking", "--retry")
+    assert "1 timer will be tried again" in retried.out
+    assert fire_timer(engine, manager, attempts=1)
+    end = ("group", "timers", "process-group_asking", "--end", "--instance")
+    assert "a has ended" in project.ok(*end, "a").out
+    assert "no timers are set" in project.ok("group", "timers", "process-group_asking").err
+    assert asked("a") is None and asked("b") is not None
+    assert "a had ended before" in project.ok(*end, "a").out
+    for words, message in (
+        (("process-group_asking", "--end"), "--end ends one instance"),
+        (("process-group_asking", "--end", "--instance", "x"), "has no instance"),
+        (("mail",), "is of no process"),
+    ):
+        done = project.run("group", "timers", *words)
+        assert done.code == 2 and message in done.err
+    with psycopg.connect(database) as connection:
+        left = connection.execute("SELECT count(*) FROM tailrace.timers WHERE instance = 'a'").fetchone()
+    assert left == (0,)
+    engine.dispose()
