@@ -31,6 +31,7 @@ from tailrace.eventstore.streams import (
     state_of,
 )
 from tailrace.eventstore.streams.database.event_tables import install
+from tests.fixtures.scale import Scale
 from tests.eventstore.streams.bank import Deposit, account
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -155,6 +156,39 @@ def test_a_boundary_reads_its_own_events_alone(database: str, analysed: bool) ->
 def rows_read_by_indexes(connection: Connection) -> int:
     found = connection.execute(
         "SELECT coalesce(sum(idx_tup_fetch), 0)::int FROM pg_stat_xact_user_tables WHERE schemaname = 'tailrace'"
+    ).fetchone()
+    assert found is not None
+    return int(str(found[0]))
+
+
+def test_appends_to_a_schema_that_nobody_analysed_read_the_same_first_and_last(
+    database: str, scale: Scale
+) -> None:
+    """Pages, which an index of so many events has a few more of on each way down."""
+    appends, some = scale.pick(smoke=3_000, full=100_000), 200
+    install(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        for table in ("events", "streams"):
+            connection.execute(f"ALTER TABLE tailrace.{table} SET (autovacuum_enabled = false)")  # noqa: S608
+        pages = []
+        for number in range(appends):
+            new(connection, number // 10, number % 10)
+            if number % some == some - 1:
+                pages.append(pages_read(connection))
+        analysed = connection.execute(
+            "SELECT sum(analyze_count + autoanalyze_count) FROM pg_stat_user_tables WHERE schemaname = 'tailrace'"
+        ).fetchone()
+    first, last = pages[1] - pages[0], pages[-1] - pages[-2]
+    assert analysed == (0,)
+    assert last < 1.5 * first, f"{first / some:.1f} pages an append, then {last / some:.1f}"
+
+
+def pages_read(connection: Connection) -> int:
+    """Of tables of domain events and their indexes, so far."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    found = connection.execute(
+        "SELECT sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0))::bigint"
+        " FROM pg_statio_user_tables WHERE schemaname = 'tailrace'"
     ).fetchone()
     assert found is not None
     return int(str(found[0]))
