@@ -3,9 +3,9 @@
 Each writer is a process with a connection of its own over TCP, autocommit, and appends to streams of its own, one after
 the other, for some seconds. A plain INSERT writes the same columns into the same table, several events as rows of one
 statement; both make JSON of pydantic models. Inside a boundary each event has two tags, and what was seen of one of
-them is asked for. eventsourcing saves an aggregate with as many new events by its
-Application, as its manual does; it is installed into a temporary folder, and left out where that fails. Clients take
-turns.
+them is asked for. eventsourcing saves an aggregate with as many new events by its Application,
+as its manual does, and inside a boundary appends by its recorder for these; it is installed into a temporary folder,
+and left out where that fails. Clients take turns.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ def models(number: int) -> list[Benchmarked]:
     return [Benchmarked(account="a-4711", amount=Decimal("12.50"), reason=_REASON)] * number
 
 
+def tagged(stream: str, at: int) -> Tagged:
+    return Tagged(account=stream, counter=f"{stream}-{at % 3}", amount=Decimal("12.50"), reason=_REASON)
+
+
 def plain(dsn: str, number: int) -> Callable[[], None]:
     connection = psycopg.connect(dsn, autocommit=True)
     row = SQL("(%s, %s, %s, %s, %s, %s::jsonb, '{}', %s, clock_timestamp())")
@@ -109,12 +113,7 @@ def inside(dsn: str, number: int) -> Callable[[], None]:
         query = Query(Tagged, account=stream.id)
         (item,) = query.items
         asked = Asked(item.tags[0], seen, item.names, item.tags)
-        events = [
-            Tagged(
-                account=stream.id, counter=f"{stream.id}-{at % 3}", amount=Decimal("12.50"), reason=_REASON
-            )
-            for at in range(number)
-        ]
+        events = [tagged(stream.id, at) for at in range(number)]
         done = append(connection, stream, events, boundary=Boundary(query, (), (asked,)))
         assert isinstance(done, Appended)
         seen = done.version
@@ -122,14 +121,50 @@ def inside(dsn: str, number: int) -> Callable[[], None]:
     return once
 
 
-def application_of(dsn: str) -> Any:
-    """eventsourcing's, on a database; it can be imported by now."""
+def environment_of(dsn: str, module: str) -> dict[str, str]:
+    """What eventsourcing reads of a database."""
     parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    return import_module("eventsourcing.application").Application(env={
-        "PERSISTENCE_MODULE": "eventsourcing.postgres", "POSTGRES_DBNAME": str(parts["dbname"]),
+    return {
+        "PERSISTENCE_MODULE": module, "POSTGRES_DBNAME": str(parts["dbname"]),
         "POSTGRES_HOST": str(parts["host"]), "POSTGRES_PORT": str(parts["port"]),
         "POSTGRES_USER": str(parts["user"]), "POSTGRES_PASSWORD": "",
-    })  # fmt: skip
+    }  # fmt: skip
+
+
+def application_of(dsn: str) -> Any:
+    """eventsourcing's, on a database; it can be imported by now."""
+    environment = environment_of(dsn, "eventsourcing.postgres")
+    return import_module("eventsourcing.application").Application(env=environment)
+
+
+def theirs_inside(dsn: str, number: int, *, folder: Path) -> Callable[[], None]:
+    """Its recorder for boundaries, with the same tags and question as ours."""
+    sys.path.insert(0, str(folder))
+    api, postgres = (import_module(f"eventsourcing.dcb.{name}") for name in ("api", "postgres_tt"))
+    environment = import_module("eventsourcing.utils").Environment(
+        name="", env=environment_of(dsn, "eventsourcing.dcb.postgres_tt")
+    )
+    recorder = postgres.PostgresTTDCBFactory(environment).dcb_recorder()
+    calls = count()
+    stream, seen = "", 0
+
+    def once() -> None:
+        nonlocal stream, seen
+        if next(calls) % _STREAM_LENGTH == 0:
+            stream, seen = str(uuid4()), 0
+        item = api.DCBQueryItem(types=["Tagged"], tags=[f"account:{stream}"])
+        condition = api.DCBAppendCondition(fail_if_events_match=api.DCBQuery(items=[item]), after=seen)
+        events = [
+            api.DCBEvent(
+                type="Tagged",
+                data=tagged(stream, at).model_dump_json().encode(),
+                tags=[f"account:{stream}", f"counter:{stream}-{at % 3}"],
+            )
+            for at in range(number)
+        ]
+        seen = recorder.append(events, condition)
+
+    return once
 
 
 def theirs(dsn: str, number: int, *, folder: Path) -> Callable[[], None]:
@@ -197,6 +232,7 @@ def install_theirs(folder: Path) -> bool:
 
 
 _HEAD = ["durable, writers, events an append", "client", "appends/s", "ratio to INSERT"]
+_EACH = (1, 5, 100)
 
 
 def measure(folder: Path, writers: Sequence[int], seconds: float, rounds: int) -> list[list[str]]:
@@ -206,14 +242,16 @@ def measure(folder: Path, writers: Sequence[int], seconds: float, rounds: int) -
         "tailrace append inside a boundary": inside,
     }
     if install_theirs(folder / "theirs"):
-        clients[THEIRS[0].replace("==", " ")] = partial(theirs, folder=folder / "theirs")
+        name = THEIRS[0].replace("==", " ")
+        clients[name] = partial(theirs, folder=folder / "theirs")
+        clients[f"{name} inside a boundary"] = partial(theirs_inside, folder=folder / "theirs")
     lines = []
     for durable in (True, False):
         settings = {"synchronous_commit": "on" if durable else "off", "max_wal_size": "4GB"}
         with PostgresServer(folder / f"data-{durable}", settings, trust=True) as server:
             install(server.dsn())
             for width in writers:
-                for number in (1, 100):
+                for number in _EACH:
                     rates: dict[str, list[float]] = {name: [] for name in clients}
                     for _ in range(rounds):
                         for name, appender in clients.items():
@@ -229,6 +267,7 @@ def measure(folder: Path, writers: Sequence[int], seconds: float, rounds: int) -
 SIZES = (
     Size("milliseconds", 3000, 300, "of each run"),
     Size("writers", 8, 2, "at once, beside one alone"),
+    Size("crowd", 32, 3, "writers at once, in the end"),
 )
 
 
@@ -236,7 +275,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("eventstore.domain_events", __doc__, SIZES, arguments)
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=os.environ.get("TMPDIR")) as name:
         Path(name).chmod(0o755)
-        lines = measure(Path(name), (1, options["writers"]), options["milliseconds"] / 1000, options.repeat)
+        lines = measure(
+            Path(name),
+            (1, options["writers"], options["crowd"]),
+            options["milliseconds"] / 1000,
+            options.repeat,
+        )
     body = (
         f"An event of {len(json.dumps(models(1)[0].model_dump(mode='json')))} bytes; each append is a transaction. "
         "Ours checks the expected version and moves the stream's head row; the INSERT does neither. Durable is "
