@@ -20,6 +20,7 @@ from tailrace.eventstore.streams.context import context
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, on
 from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
+from tailrace.eventstore.streams.deciding.keep import keep_snapshot
 from tailrace.eventstore.streams.deciding.snapshots import Every
 from tailrace.eventstore.streams.deciding.transactions import position
 from tailrace.eventstore.streams.emit import emit
@@ -100,6 +101,7 @@ __all__ = [
     "forget",
     "handle",
     "inline",
+    "keep_snapshot",
     "load",
     "load_all",
     "load_boundary",

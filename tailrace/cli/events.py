@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ Modules = Annotated[
     list[str],
     typer.Argument(help="Modules that declare the events, and their upcasters.", show_default=False),
 ]
+_PATIENCE_SECONDS = 30.0
 OneSource = Annotated[
     str | None, typer.Option("--source", metavar="NAME", help="Only this source.", show_default=False)
 ]
@@ -76,6 +78,43 @@ def inline(
         for each in inline_projections():
             differ |= _inline(invocation, name, settings, each, rebuild=rebuild)
     return DifferenceFound.exit_code if differ and not rebuild else 0
+
+
+@event_commands.command()
+def prune(
+    context: typer.Context,
+    categories: Annotated[list[str], typer.Argument(help="Categories of streams.", show_default=False)],
+    before: Annotated[
+        datetime,
+        typer.Option("--before", metavar="TIME", help="Only events of before, UTC.", show_default=False),
+    ],
+    source: OneSource = None,
+) -> None:
+    """Remove events that snapshots have made superfluous from their table, once the log, which keeps them, has them."""
+    from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.streams.database import event_tables
+    from tailrace.eventstore.streams.deciding.transactions import position
+
+    invocation = invocation_of(context)
+    moment = before if before.tzinfo else before.replace(tzinfo=UTC)
+    chosen = invocation.postgres_sources([source] if source else [], "pruning events")
+    invocation.confirm(f"remove events of before {moment} from their table")
+    with invocation.store() as store, invocation.output.progress("pruning events") as progress:
+        for name, settings in chosen:
+            with connect(Address.of(settings)) as connection:
+                connection.autocommit = True
+                progress.say("waiting for the log")
+                store.wait_for(f"{name}={position(connection)}", timeout=_PATIENCE_SECONDS)
+                for category in categories:
+                    pruned = 0
+                    while some := event_tables.prune(connection, category, moment):
+                        pruned += some
+                        progress.say(f"{pruned:,} of {category}")
+                    invocation.output.line(
+                        f"{name}: {pruned:,} events of {category} were removed; the log has them"
+                    )
+                    if invocation.output.json:
+                        invocation.output.document({"source": name, "category": category, "pruned": pruned})
 
 
 @event_commands.command()

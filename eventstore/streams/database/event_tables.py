@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -44,8 +45,7 @@ FROM (SELECT 'schema tailrace', n.nspowner FROM pg_catalog.pg_namespace n WHERE 
                                                      'emit_secret')
       UNION ALL SELECT 'function tailrace.' || p.proname, p.proowner
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-      WHERE n.nspname = 'tailrace'
-        AND p.proname ~ '^(append|load|move|put|seal|open|tag|keys|forget|rotate|events|drop|emit)_') AS o(what, owner)
+      WHERE n.nspname = 'tailrace' AND p.proname !~ '^ddl_') AS o(what, owner)
 JOIN pg_catalog.pg_roles r ON r.oid = o.owner
 WHERE NOT r.rolsuper AND r.rolname <> current_user
   AND r.oid <> (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = current_database())
@@ -139,6 +139,28 @@ def downgrade(connection: psycopg.Connection[Any] | Connection, number: int) -> 
         connection.execute(downs[each].sql, prepare=False)
         connection.execute(_FORGET, [each])
     return [downs[each].name for each in back]
+
+
+def prune(
+    connection: psycopg.Connection[Any] | Connection, category: str, before: datetime, at_most: int = 10_000
+) -> int:
+    """Remove up to so many events of a category that were recorded before a time and that snapshots have made
+    superfluous; the caller commits. Gives how many. Of each stream the first ones go; its head stays, its last event,
+    and what has tags or personal values, with all behind it.
+
+    Only what the log has may go: ``tailrace events prune`` sees to that. Raises OperatorError for a user that may not.
+    """
+    query = "SELECT tailrace.prune_events(%s, %s, %s)"
+    try:
+        ((pruned,),) = _of_psycopg(connection).execute(query, [category, before, at_most]).fetchall()
+    except psycopg.errors.InsufficientPrivilege:
+        raise OperatorError(
+            "this user may not prune domain events",
+            hint="as the owner of the tables: GRANT EXECUTE ON FUNCTION tailrace.prune_events TO …",
+        ) from None
+    except psycopg.errors.InvalidParameterValue as error:
+        raise UsageError(str(error.diag.message_primary), hint=str(error.diag.message_hint)) from None
+    return int(pruned)
 
 
 def _of_psycopg(connection: psycopg.Connection[Any] | Connection) -> psycopg.Connection[Any]:

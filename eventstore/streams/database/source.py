@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 
+from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.streams.database import table_rows
 from tailrace.eventstore.streams.database.ask import Ask, ask_of
 from tailrace.eventstore.streams.database.connection import (
@@ -194,13 +195,14 @@ class SourceStreams:
             "from_version": from_version,
             "to_version": _LAST if to_version is None else to_version,
         }
-        return await opened_rows(self.keys, [_row(row) for row in await self._ask(_READ, values)])
+        rows = [_row(row) for row in await self._ask(_READ, values)]
+        return await opened_rows(self.keys, unpruned(stream, rows, from_version))
 
     async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
         values = {"category": stream.category, "stream": stream.id, "code": code}
         rows = await self._ask(_READ_TAIL, values)
         if not rows or rows[0][1] is not None:
-            return None, await opened_rows(self.keys, [_row(row) for row in rows])
+            return None, await opened_rows(self.keys, unpruned(stream, [_row(row) for row in rows], 1))
         snapshot = await opened_snapshot(self.keys, Snapshot(rows[0][0], rows[0][3]))
         if snapshot is None:
             return None, await self.read(stream, 1)
@@ -241,6 +243,17 @@ class SourceStreams:
         found = await self._ask(_SCAN, values)
         rows = await opened_rows(self.keys, [_row(row[1:]) for row in found])
         return [(stream, row) for (stream, *_), row in zip(found, rows, strict=True)]
+
+
+def unpruned(stream: Stream, rows: Sequence[Row], first: int) -> Sequence[Row]:
+    """Raises OperatorError when the first of them were pruned: a stream has all versions, and its last event stays."""
+    if rows and rows[0].version > first:
+        raise OperatorError(
+            f"events {first} to {rows[0].version - 1} of {stream} were pruned, and no snapshot of this code is there",
+            hint=f"load(…, from_version={rows[0].version}) reads what is left; store.streams(SOURCE), the log, has all;"
+            " keep_snapshot(connection, decider, id, store.streams(SOURCE)) makes the snapshot",
+        )
+    return rows
 
 
 def events_json(rows: Sequence[NewRow]) -> str:

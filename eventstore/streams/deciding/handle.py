@@ -214,7 +214,7 @@ async def replaying(
         found = await _replay(keeper, behaviour, stream)
         return Handled(found.state, (), found.version)
     rows = list(up_to(await keeper.read(stream, 1, version), at))
-    state = behaviour.fold(behaviour.begin(id), _events(stream, rows))
+    state = behaviour.fold(behaviour.begin(id), events_of(stream, rows))
     return Handled(state, (), rows[-1].version if rows else 0)
 
 
@@ -300,7 +300,7 @@ async def _replay(keeper: Keeper, behaviour: Behaviour[Any, State, Any], stream:
             state, since, keys = found, snapshot.version, snapshot.keys
         elif snapshot is not None:
             rows = await keeper.read(stream, 1)
-    state = behaviour.fold(state, _events(stream, rows))
+    state = behaviour.fold(state, events_of(stream, rows))
     return _Replayed(
         state,
         rows[-1].version if rows else since,
@@ -311,7 +311,8 @@ async def _replay(keeper: Keeper, behaviour: Behaviour[Any, State, Any], stream:
     )
 
 
-def _events(stream: Stream, rows: Sequence[Row]) -> Iterator[Any]:
+def events_of(stream: Stream, rows: Sequence[Row]) -> Iterator[Any]:
+    """Stored rows as today's code has their data."""
     for row in rows:
         kind, place = EventType(row.type, row.schema_version), Place(stream, row.version, row.event_id)
         for _, data in read_events(kind, row.data, place):

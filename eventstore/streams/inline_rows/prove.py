@@ -12,7 +12,7 @@ import psycopg
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database import table_rows
 from tailrace.eventstore.streams.database.ask import Ask, ask_of
-from tailrace.eventstore.streams.database.source import SourceStreams
+from tailrace.eventstore.streams.database.source import SourceStreams, unpruned
 from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, Row
 from tailrace.eventstore.streams.models.event_types import event_type_of
 from tailrace.eventstore.streams.models.upcasters import names_of_code
@@ -65,7 +65,7 @@ def _streams(ask: Ask, projection: InlineProjection) -> Iterator[tuple[Stream, l
     rows = _scan(SourceStreams(ask), projection.category)
     for id, found in itertools.groupby(rows, lambda each: each[0]):
         stream = Stream(projection.category, id)
-        yield stream, _followed(projection, stream, (row for _, row in found))
+        yield stream, _followed(projection, stream, unpruned(stream, [row for _, row in found], 1))
 
 
 def _scan(streams: SourceStreams, category: str) -> Iterator[tuple[str, StoredRow]]:

@@ -31,8 +31,8 @@ from tailrace.eventstore.streams import (
     state_of,
 )
 from tailrace.eventstore.streams.database.event_tables import install
-from tests.fixtures.scale import Scale
 from tests.eventstore.streams.bank import Deposit, account
+from tests.fixtures.scale import Scale
 
 Connection = psycopg.Connection[tuple[object, ...]]
 EVENTS, STREAMS = 400, 100
@@ -169,7 +169,7 @@ def test_appends_to_a_schema_that_nobody_analysed_read_the_same_first_and_last(
     install(database)
     with psycopg.connect(database, autocommit=True) as connection:
         for table in ("events", "streams"):
-            connection.execute(f"ALTER TABLE tailrace.{table} SET (autovacuum_enabled = false)")  # noqa: S608
+            connection.execute(f"ALTER TABLE tailrace.{table} SET (autovacuum_enabled = false)")
         pages = []
         for number in range(appends):
             new(connection, number // 10, number % 10)

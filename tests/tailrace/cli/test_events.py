@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tailrace.eventstore.model.schema import EVENT_SCHEMA
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams import Decider, Every, Stream, event, handle, load
 from tailrace.eventstore.streams.database.event_tables import install
 from tests.eventstore.shop import at, writer
 from tests.eventstore.subscriptions.test_domain_events import events
@@ -46,6 +48,20 @@ class Sent(BaseModel):
     """Nobody declares it."""
 
     parcel: str
+
+
+@event("events_counted")
+class Counted(BaseModel, frozen=True):
+    by: int
+
+
+counting: Decider[int, int, Counted] = Decider(
+    "events_counting",
+    0,
+    lambda by, total: [Counted(by=by)],
+    lambda total, counted: total + counted.by,
+    snapshot=Every(events=10),
+)
 
 
 @pytest.fixture
@@ -166,10 +182,31 @@ def test_rows_of_inline_projections_are_compared_and_written_again(checked: Proj
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE totals (account text PRIMARY KEY, paid bigint)")
         connection.execute("DELETE FROM tailrace.events WHERE type = 'opened'")
-        connection.execute("INSERT INTO tailrace.streams VALUES ('account', '1', 3)")
+        connection.execute("UPDATE tailrace.events SET version = 1")
+        connection.execute("INSERT INTO tailrace.streams VALUES ('account', '1', 1)")
     says = checked.run("events", "inline", "shop_inline")
     assert says.code == 4 and "shop: public.totals of 1 streams of account: 1 rows differ: 1" in says.out
     assert "1 rows written again: 1" in checked.ok("events", "inline", "shop_inline", "--rebuild").out
     (document,) = checked.ok("--json", "events", "inline", "shop_inline").documents
     assert document["different"] == document["extra"] == [] and document["streams"] == 1
     assert "equal" in checked.ok("events", "inline", "shop_inline").out
+
+
+def test_events_are_pruned_once_the_log_has_them(project: Project, database: str) -> None:
+    name = database.rpartition("_")[2]
+    project.configure(f'store.name = "t{name}"\n[sources.shop]\ndsn = "{database}"\n')
+    project.ok("init", "--no-ddl", "--events")
+    capture = project.start("capture")
+    with psycopg.connect(database, autocommit=True) as connection:
+        for _ in range(25):
+            handle(connection, counting, "a", 1)
+        done = project.ok("events", "prune", "events_counting", "--before", "2100-01-01")
+        assert "shop: 20 events of events_counting were removed; the log has them" in done.out
+        left = connection.execute("SELECT count(*) FROM tailrace.events").fetchone()
+        assert left == (5,)
+        assert handle(connection, counting, "a", 1).state == 26
+    project.end(capture, signal.SIGTERM)
+    with closing(Store.open(StoreSettings(name=f"t{name}"), root=project.folder)) as store:
+        assert len(load(store.streams("shop"), Stream("events_counting", "a"))) >= 25
+    done = project.run("events", "prune", "events_counting", "--before", "tomorrow")
+    assert done.code == 2 and "--before" in done.err

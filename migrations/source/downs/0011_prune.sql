@@ -1,0 +1,1 @@
+DROP FUNCTION tailrace.prune_events;
