@@ -13,7 +13,6 @@ and the event of one transaction are in one epoch. May import model, disclosure 
 """
 
 from tailrace.eventstore.streams import aio
-from tailrace.eventstore.streams.append import append
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, load_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.context import context
@@ -23,7 +22,6 @@ from tailrace.eventstore.streams.deciding.handle import Committed, Handled, hand
 from tailrace.eventstore.streams.deciding.keep import keep_snapshot
 from tailrace.eventstore.streams.deciding.snapshots import Every
 from tailrace.eventstore.streams.deciding.transactions import position
-from tailrace.eventstore.streams.emit import emit
 from tailrace.eventstore.streams.forget import Forgotten, forget, rotate_key
 from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, inline
 from tailrace.eventstore.streams.load import load, load_all
@@ -54,8 +52,10 @@ from tailrace.eventstore.streams.reacting.manager import (
 from tailrace.eventstore.streams.reacting.react import react
 from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.streams.rows import EventType
-from tailrace.eventstore.streams.several import AppendTo, append_all
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import append
+from tailrace.eventstore.streams.writing.emit import emit
+from tailrace.eventstore.streams.writing.several import AppendTo, append_all
 
 __all__ = [
     "ANY",

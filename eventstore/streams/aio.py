@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, cast, overload
 from uuid import UUID
 
-from tailrace.eventstore.streams.append import appending
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, loading_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.database.connection import (
@@ -33,15 +32,16 @@ from tailrace.eventstore.streams.deciding.transactions import (
     committing,
     owns_awaited_transactions,
 )
-from tailrace.eventstore.streams.emit import emitting
 from tailrace.eventstore.streams.forget import Forgotten, forgetting
 from tailrace.eventstore.streams.load import loading, loading_all
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.reacting.manager import Output, ProcessManager
 from tailrace.eventstore.streams.reacting.react import reacting
 from tailrace.eventstore.streams.recorded import Recorded
-from tailrace.eventstore.streams.several import AppendTo, appending_all
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import appending
+from tailrace.eventstore.streams.writing.emit import emitting
+from tailrace.eventstore.streams.writing.several import AppendTo, appending_all
 
 __all__ = [
     "append",

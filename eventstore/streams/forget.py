@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.streams.append import appending
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database.ask import Ask, ask_of
 from tailrace.eventstore.streams.database.connection import DatabaseConnection, in_transaction
@@ -24,6 +23,7 @@ from tailrace.eventstore.streams.models.event_types import event
 from tailrace.eventstore.streams.outcomes import NO_STREAM
 from tailrace.eventstore.streams.personal.sealing import Key, hidden_tag, is_hidden, personal_values
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import appending
 
 FORGOTTEN: Final = "tailrace_forgotten"
 """The category of streams that say, by the ids of keys, what was forgotten. open_keys of migration 9 looks there."""

@@ -34,8 +34,8 @@ from tailrace.eventstore.model.schema import EVENT_SCHEMA, TopicSchema, change_s
 from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.settings import Settings, SinkSettings, StoreSettings
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.streams.event_ids import new_ids
 from tailrace.eventstore.streams.models.event_types import codec_of
+from tailrace.eventstore.streams.writing.event_ids import new_ids
 from tailrace.projections import ParquetFolder, Projection, Result
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.catch_up import refresh

@@ -29,7 +29,7 @@ AREAS = (
     Area(
         "append",
         (
-            "eventstore/streams/append.py", "eventstore/streams/event_ids.py", "eventstore/streams/several.py",
+            "eventstore/streams/writing/append.py", "eventstore/streams/writing/event_ids.py", "eventstore/streams/writing/several.py",
             "eventstore/streams/database/source.py",
         ),
         (

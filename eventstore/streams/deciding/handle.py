@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from tailrace.eventstore.errors import TransientError, UsageError
-from tailrace.eventstore.streams.append import new_rows
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import loading_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
@@ -31,6 +30,7 @@ from tailrace.eventstore.streams.models.upcasters import Place, read_events
 from tailrace.eventstore.streams.outcomes import Expected
 from tailrace.eventstore.streams.rows import EventType, Keeper, Part, Row, Snapshot
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import new_rows
 
 # A conflict leaves the head row locked, so two are enough; a keeper without locks may need more.
 _TRIES: Final = 10

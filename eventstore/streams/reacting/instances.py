@@ -8,7 +8,6 @@ from typing import Final
 from uuid import uuid4
 
 from tailrace.eventstore.errors import TransientError, UsageError
-from tailrace.eventstore.streams.append import new_rows
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database.ask import Ask, ask_of
 from tailrace.eventstore.streams.database.connection import DatabaseConnection, in_transaction
@@ -16,6 +15,7 @@ from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.database.timers import Timers
 from tailrace.eventstore.streams.reacting.react import Reacted, has_ended
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import new_rows
 
 _TRIES: Final = 10
 _LIST: Final = """

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from tailrace.eventstore.errors import TransientError, UsageError
-from tailrace.eventstore.streams.append import new_rows
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.context import context, metadata_json
 from tailrace.eventstore.streams.database.ask import Ask, ask_of
@@ -44,6 +43,7 @@ from tailrace.eventstore.streams.reacting.manager import (
 from tailrace.eventstore.streams.recorded import Recorded
 from tailrace.eventstore.streams.rows import EventType, Row, Snapshot
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import new_rows
 
 _TRIES: Final = 10
 _REFUSALS_MAX: Final = 10  # one after the other: more is a circle

@@ -37,10 +37,10 @@ from tailrace.eventstore.streams import (
     load,
     model_of,
 )
-from tailrace.eventstore.streams.append import EVENTS_MAX, new_rows
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database.event_tables import install, migrations
 from tailrace.eventstore.streams.database.source import AnyConnection
+from tailrace.eventstore.streams.writing.append import EVENTS_MAX, new_rows
 from tailrace.testing import MemoryStreams
 from tests.support import REPOSITORY
 

@@ -26,9 +26,9 @@ from pydantic import (
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams import event
-from tailrace.eventstore.streams.event_ids import new_ids
 from tailrace.eventstore.streams.models.codec import survives
 from tailrace.eventstore.streams.models.event_types import codec_of
+from tailrace.eventstore.streams.writing.event_ids import new_ids
 
 
 class Kind(Enum):

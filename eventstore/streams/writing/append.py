@@ -11,7 +11,6 @@ from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.database.source import AnyConnection, keeper_of
-from tailrace.eventstore.streams.event_ids import new_ids
 from tailrace.eventstore.streams.inline_rows.apply import apply_inline, with_rows
 from tailrace.eventstore.streams.models.event_types import codec_of
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
@@ -20,6 +19,7 @@ from tailrace.eventstore.streams.personal.keys import KeyStore, hide_tags
 from tailrace.eventstore.streams.personal.sealing import seal, seal_collected
 from tailrace.eventstore.streams.rows import Keeper, NewRow, Part
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.event_ids import new_ids
 
 # One call is one statement whose argument the server holds in memory several times over.
 EVENTS_MAX: Final = 10_000

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.streams.append import EVENTS_MAX, expected_number, new_rows
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.boundaries.boundary import Boundary
 from tailrace.eventstore.streams.context import metadata_json
@@ -17,6 +16,7 @@ from tailrace.eventstore.streams.inline_rows.apply import apply_inline, with_row
 from tailrace.eventstore.streams.outcomes import ANY, Appended, Conflict, Expected
 from tailrace.eventstore.streams.rows import Keeper, Part
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import EVENTS_MAX, expected_number, new_rows
 
 STREAMS_MAX: Final = 1_000
 

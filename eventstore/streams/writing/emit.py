@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from tailrace.eventstore.streams.append import new_rows
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.context import metadata_json
 from tailrace.eventstore.streams.database.ask import Ask, ask_of
 from tailrace.eventstore.streams.database.connection import DatabaseConnection
 from tailrace.eventstore.streams.database.source import SourceStreams, events_json
 from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.writing.append import new_rows
 
 _EMIT: Final = """
 SELECT tailrace.emit_events(%(topic)s, %(stream)s, CAST(%(events)s AS jsonb), CAST(%(metadata)s AS jsonb))
