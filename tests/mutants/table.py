@@ -29,13 +29,21 @@ AREAS = (
     Area(
         "append",
         (
-            "eventstore/streams/writing/append.py", "eventstore/streams/writing/event_ids.py", "eventstore/streams/writing/several.py",
-            "eventstore/streams/database/source.py",
+            "eventstore/streams/writing/append.py", "eventstore/streams/writing/event_ids.py",
+            "eventstore/streams/writing/several.py", "eventstore/streams/database/source.py",
         ),
         (
             "tests/eventstore/streams/test_append.py", "tests/eventstore/streams/test_codec.py",
             "tests/eventstore/streams/test_several.py", "tests/eventstore/streams/test_snapshots.py",
         ),
+    ),
+    Area(
+        "personal values",
+        (
+            "eventstore/streams/personal/*.py", "eventstore/streams/forget.py",
+            "eventstore/streams/database/personal_rows.py", "eventstore/streams/database/subject_keys.py",
+        ),
+        ("tests/eventstore/streams/test_personal.py",),
     ),
     Area(
         "decisions",
