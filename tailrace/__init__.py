@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         upcaster,
         use_keys,
     )
-    from tailrace.eventstore.streams.database import event_tables
+    from tailrace.eventstore.streams.database import event_partitions, event_tables
     from tailrace.projections import (
         Changes,
         Computed,
@@ -143,6 +143,7 @@ _HOMES = {
     "context": "tailrace.eventstore.streams",
     "emit": "tailrace.eventstore.streams",
     "event": "tailrace.eventstore.streams",
+    "event_partitions": "tailrace.eventstore.streams.database",
     "event_tables": "tailrace.eventstore.streams.database",
     "forget": "tailrace.eventstore.streams",
     "handle": "tailrace.eventstore.streams",
@@ -219,6 +220,7 @@ __all__ = [
     "context",
     "emit",
     "event",
+    "event_partitions",
     "event_tables",
     "forget",
     "handle",

@@ -118,6 +118,29 @@ def prune(
 
 
 @event_commands.command()
+def partition(
+    context: typer.Context,
+    every: Annotated[str, typer.Option("--every", metavar="PERIOD", help="month, week or day.")] = "month",
+    ahead: Annotated[int, typer.Option("--ahead", min=1, help="So many periods from now on.")] = 3,
+    source: OneSource = None,
+) -> None:
+    """Part the table of events by time, or make the partitions of the next periods where it is parted. Appends wait
+    meanwhile; capture goes on."""
+    from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.streams.database.event_partitions import partition_events
+
+    invocation = invocation_of(context)
+    chosen = invocation.postgres_sources([source] if source else [], "parting the table of events")
+    invocation.confirm(f"part the table of events by {every}")
+    for name, settings in chosen:
+        with connect(Address.of(settings)) as connection, connection.transaction():
+            made = partition_events(connection, every, ahead)
+        invocation.output.line(f"{name}: made {', '.join(made) or 'none, there are enough'}")
+        if invocation.output.json:
+            invocation.output.document({"source": name, "made": made})
+
+
+@event_commands.command()
 def schema(
     context: typer.Context,
     modules: Modules,

@@ -110,7 +110,7 @@ def install(dsn: str) -> list[str]:
 def upgrade(connection: psycopg.Connection[Any] | Connection) -> list[str]:
     """``install`` on a connection of psycopg or SQLAlchemy; the caller commits. So a service's own migrations can have
     the tables of domain events among them."""
-    connection = _of_psycopg(connection)
+    connection = of_psycopg(connection)
     wanted = migrations()
     missing = [each for each in wanted if each.number not in _applied(connection, wanted)]
     for each in missing:
@@ -125,7 +125,7 @@ def downgrade(connection: psycopg.Connection[Any] | Connection, number: int) -> 
 
     Raises UsageError, and changes nothing, when there is no way back.
     """
-    connection = _of_psycopg(connection)
+    connection = of_psycopg(connection)
     downs = {each.number: each for each in _scripts("downs")}
     applied = _applied(connection, migrations())
     back = sorted((each for each in applied if each > number), reverse=True)
@@ -152,7 +152,7 @@ def prune(
     """
     query = "SELECT tailrace.prune_events(%s, %s, %s)"
     try:
-        ((pruned,),) = _of_psycopg(connection).execute(query, [category, before, at_most]).fetchall()
+        ((pruned,),) = of_psycopg(connection).execute(query, [category, before, at_most]).fetchall()
     except psycopg.errors.InsufficientPrivilege:
         raise OperatorError(
             "this user may not prune domain events",
@@ -163,7 +163,7 @@ def prune(
     return int(pruned)
 
 
-def _of_psycopg(connection: psycopg.Connection[Any] | Connection) -> psycopg.Connection[Any]:
+def of_psycopg(connection: psycopg.Connection[Any] | Connection) -> psycopg.Connection[Any]:
     """Several statements at once are nothing that SQLAlchemy sends. Raises UsageError for another driver's."""
     found: Any = (
         connection if isinstance(connection, psycopg.Connection) else connection.connection.driver_connection
