@@ -11,8 +11,10 @@ How a projection is scheduled (``Schedule``):
   - *level*: it lacks nothing. It is refreshed now and then all the same, because others promote, roll back and repair.
   - *failed*: it is tried again after pauses that double, up to ``LONGEST_WAIT``.
 
-The one that is furthest behind in proportion to its freshness goes first. What waits gains on all others, so none
-starves, and under overload all are late by the same factor.
+The one that is furthest behind in proportion to its freshness goes first; one that declares none counts as one of half
+a minute, so under load it yields to those that ask for something. What waits gains on all others, so none starves, and
+under overload all are late by the same factor. One that reads the results of others goes after those of them that are
+behind, due or not: before them it would come no further than they are.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,13 +31,15 @@ from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.edited import DefinitionFiles
+from tailrace.projections.definition.model import Result
 from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.spark.session import require_submitter
 
-UNDECLARED_SECONDS = 3.0
-"""The freshness that a projection without a declared one is measured by: what a warm session can hold."""
+UNDECLARED_SECONDS = 30.0
+"""The freshness that a projection without a declared one is measured by, where others are due too. Alone it is
+refreshed as soon as the log has grown."""
 
 LONGEST_WAIT = 30.0
 """Seconds between tries of what keeps failing: long enough to be cheap, short enough to notice a repaired server."""
@@ -73,10 +77,16 @@ class _Entry:
 class Schedule:
     """Which projection is refreshed next, and when. Pure: times come in, in seconds of one clock. ``freshness``:
     seconds by projection, None where none is declared. ``interval``: seconds between refreshes of one that lacks
-    nothing. At first every projection is due."""
+    nothing. ``reads``: by projection those whose results it reads. At first every projection is due."""
 
-    def __init__(self, freshness: Mapping[str, float | None], interval: float) -> None:
+    def __init__(
+        self,
+        freshness: Mapping[str, float | None],
+        interval: float,
+        reads: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
         self._interval = interval
+        self._reads = reads or {}
         self._entries: dict[str, _Entry] = {}
         for name, declared in freshness.items():
             patience = declared / 2 if declared else 0.0
@@ -92,7 +102,27 @@ class Schedule:
     def next(self, now: float) -> str | None:
         """The projection to refresh now; None when none is due."""
         due = [name for name, entry in self._entries.items() if entry.due_at() <= now]
-        return max(due, key=lambda name: self._entries[name].urgency(now), default=None)
+        chosen = max(due, key=lambda name: self._entries[name].urgency(now), default=None)
+        passed = {chosen}
+        while chosen is not None:
+            first = [
+                name
+                for name in self._reads.get(chosen, ())
+                if self._goes_before(name, now) and name not in passed
+            ]
+            if not first:
+                break
+            chosen = max(first, key=lambda name: self._entries[name].urgency(now))
+            passed.add(chosen)
+        return chosen
+
+    def _goes_before(self, name: str, now: float) -> bool:
+        """Whether a projection is refreshed before one that reads its result: it lacks something, and has not just
+        failed."""
+        entry = self._entries.get(name)
+        return entry is not None and (
+            entry.due_at() <= now or (entry.behind_since is not None and not entry.pause)
+        )
 
     def wait(self, now: float) -> float:
         """Seconds until one is due, as far as is known now."""
@@ -135,7 +165,14 @@ def run(
     """
     selected = [ctx.projection(name) for name in names or ctx.projections]
     poll = ctx.settings.projections.poll_seconds
-    schedule = Schedule({each.name: each.freshness_seconds for each in selected}, poll)
+    schedule = Schedule(
+        {each.name: each.freshness_seconds for each in selected},
+        poll,
+        {
+            each.name: [read.projection for read in each.inputs.values() if isinstance(read, Result)]
+            for each in selected
+        },
+    )
     news, files = _News(report), DefinitionFiles(selected)
     with refresh_lease(ctx, [each.name for each in selected]):
         while not stop.is_set():

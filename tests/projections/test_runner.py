@@ -116,6 +116,60 @@ def test_what_declares_its_freshness_waits_for_half_of_it_and_what_does_not_for_
     assert schedule.next(300.5) == "slow"
 
 
+def test_one_that_declares_its_freshness_has_every_second_turn_beside_many_that_do_not_and_none_starves() -> (
+    None
+):
+    names = {"asked": 2.0, **dict.fromkeys(("a", "b", "c", "d"))}
+    schedule, log = Schedule(names, interval=1.0), Log()
+    for name in names:
+        schedule.note_refreshed(name, 1, 0.0)
+    now, order = 1.0, list[str]()
+    while now < 120:
+        log.committed.append(now)
+        schedule.note_growth(log.head, lambda epoch, at=now: log.age(at, epoch), now)  # type: ignore[misc]
+        chosen = schedule.next(now)
+        if chosen is not None:
+            order.append(chosen)
+            schedule.note_refreshed(chosen, log.head, now)
+        now += 1.5
+    counts = [order.count(name) for name in ("a", "b", "c", "d")]
+    assert order.count("asked") >= 0.45 * len(order) and min(counts) >= max(counts) - 1 > 5
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=6, max_size=6),
+    st.lists(FRESHNESS, min_size=6, max_size=6),
+)
+def test_what_reads_results_of_others_goes_after_those_that_lack_something(
+    reads: list[list[int]], freshness: list[float | None]
+) -> None:
+    below = {f"p{at}": [f"p{each}" for each in mine if each < at] for at, mine in enumerate(reads)}
+    declared = {f"p{at}": each for at, each in enumerate(freshness)}
+    schedule, now = Schedule(declared, interval=1.0, reads=below), 0.0
+    for name in declared:
+        schedule.note_refreshed(name, 1, now)
+    schedule.note_growth(2, lambda epoch: 0.0, now)
+    level: set[str] = set()
+    while len(level) < len(declared):
+        chosen = schedule.next(now)
+        if chosen is None:
+            now += schedule.wait(now) + 1e-6
+            continue
+        assert set(below[chosen]) <= level, "its inputs first"
+        level.add(chosen)
+        schedule.note_refreshed(chosen, 2, now)
+
+
+def test_one_that_failed_keeps_nobody_waiting_who_reads_it() -> None:
+    schedule = Schedule({"child": 1.0, "parent": None}, interval=1.0, reads={"child": ["parent"]})
+    for name in ("child", "parent"):
+        schedule.note_refreshed(name, 1, 0.0)
+    schedule.note_growth(2, lambda epoch: 0.0, 0.0)
+    assert schedule.next(0.6) == "parent"
+    schedule.note_failed("parent", 0.6)
+    assert schedule.next(0.7) == "child"
+
+
 def test_what_was_committed_long_ago_is_due_at_once_after_a_start() -> None:
     schedule = Schedule({"slow": 600.0}, interval=1.0)
     schedule.note_refreshed("slow", 1, 0.0)
