@@ -31,7 +31,6 @@ from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.edited import DefinitionFiles
-from tailrace.projections.definition.model import Result
 from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.refresh import RefreshOutcome
@@ -168,10 +167,7 @@ def run(
     schedule = Schedule(
         {each.name: each.freshness_seconds for each in selected},
         poll,
-        {
-            each.name: [read.projection for read in each.inputs.values() if isinstance(read, Result)]
-            for each in selected
-        },
+        {each.name: each.reads for each in selected},
     )
     news, files = _News(report), DefinitionFiles(selected)
     with refresh_lease(ctx, [each.name for each in selected]):

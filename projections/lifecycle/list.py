@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tailrace.eventstore.errors import TailraceError
@@ -39,6 +40,34 @@ def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
     found = ctx.generations(name)
     live = ctx.store.derived.live(name)
     return [_view(ctx, generation, live) for generation in found]
+
+
+def frozen_projections(ctx: ProjectionContext) -> list[str]:
+    """Projections whose live generation no loaded definition matches: what a deploy changed. Those that are read come
+    before those that read them."""
+    frozen = []
+    for name in inputs_first(ctx, ctx.projections):
+        live = ctx.store.derived.live(name)
+        mine = next((each for each in ctx.generations(name) if each.number == live), None)
+        if mine is not None and mine.pin is None and ctx.is_frozen(mine):
+            frozen.append(name)
+    return frozen
+
+
+def inputs_first(ctx: ProjectionContext, names: Iterable[str]) -> list[str]:
+    """Names, each behind those of them whose results it reads."""
+    wanted, found = list(dict.fromkeys(names)), dict[str, None]()
+
+    def visit(name: str) -> None:
+        for each in ctx.projections[name].reads if name in ctx.projections else ():
+            if each in wanted and each not in found:
+                visit(each)
+        found[name] = None
+
+    for name in wanted:
+        if name not in found:
+            visit(name)
+    return list(found)
 
 
 def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:

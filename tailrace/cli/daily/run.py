@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.daily.capture import MetricsAddressOption, metrics_port_option
-from tailrace.cli.errors import INTERRUPTED, worst_code
+from tailrace.cli.errors import INTERRUPTED, report, worst_code
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of, stop_on_signals
 from tailrace.cli.position import fixed
 from tailrace.cli.projection.context import (
@@ -22,6 +22,7 @@ from tailrace.cli.projection.context import (
     projection_context,
     select_projections,
 )
+from tailrace.eventstore.errors import TailraceError, UsageError
 
 if TYPE_CHECKING:
     from tailrace.projections.context import ProjectionContext
@@ -114,7 +115,10 @@ def _refresh_once(
 
 def rebuild(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The projection.", show_default=False)],
+    names: Annotated[list[str] | None, typer.Argument(help="The projections.", show_default=False)] = None,
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="All that a deploy has frozen: their definitions were changed.")
+    ] = False,
     as_of: Annotated[
         str | None,
         typer.Option(
@@ -143,17 +147,47 @@ def rebuild(
     stale_ok: StaleOption = False,
     take_over: TakeOverOption = False,
     master: MasterOption = None,
-) -> None:
-    """Build a new generation of a projection from the log, and promote it."""
+) -> int:
+    """Build a new generation of each projection from the log, and promote it.
+
+    Of several, those that are read come before those that read them, and one that fails stops none of the others.
+    """
     from tailrace.projections.lifecycle import build
 
     invocation = invocation_of(context)
     as_of = fixed(invocation, "--as-of", as_of)
+    if bool(names) == frozen:
+        raise UsageError("name the projections to build", hint="tailrace rebuild NAME…, or --frozen alone")
+    what = ", ".join(names or ["--frozen"])
     if promote or (promote is None and as_of is None and preview is None):
-        invocation.confirm(f"replace the live generation of {name}")
-    with projection_context(invocation, f"rebuild {name}", master=master, take_over=take_over) as projections:
-        wanted = select_projections(invocation, projections, [name]).only()
-        built = build.rebuild(
-            projections, wanted, as_of=as_of, promote=promote, preview=preview, stale_ok=stale_ok
-        )
-    print_rebuilt(invocation, built)
+        invocation.confirm(f"replace the live generation of {what}")
+    codes = []
+    with projection_context(invocation, f"rebuild {what}", master=master, take_over=take_over) as projections:
+        wanted = _to_rebuild(invocation, projections, names)
+        for name in wanted:
+            try:
+                built = build.rebuild(
+                    projections, name, as_of=as_of, promote=promote, preview=preview, stale_ok=stale_ok
+                )
+            except TailraceError as error:
+                if len(wanted) == 1:
+                    raise
+                codes.append(report(error, invocation.output, verbose=invocation.verbose))
+            else:
+                print_rebuilt(invocation, built)
+    return worst_code(codes)
+
+
+def _to_rebuild(
+    invocation: Invocation, projections: ProjectionContext, names: Sequence[str] | None
+) -> list[str]:
+    """The named ones, or those that are frozen, in the order to build them."""
+    from tailrace.projections.lifecycle.list import frozen_projections, inputs_first
+
+    if names:
+        selected = select_projections(invocation, projections, names)
+        return inputs_first(projections, selected.all())
+    frozen = frozen_projections(projections)
+    if not frozen:
+        invocation.output.note("nothing is frozen: every live generation is of the definition that is loaded")
+    return frozen

@@ -114,10 +114,14 @@ class SelectedProjections:
 
     def only(self) -> str:
         """The one name. Raises UsageError when that, or something that it reads, does not load."""
+        (name,) = self.all()
+        return name
+
+    def all(self) -> list[str]:
+        """The names. Raises UsageError when one of them, or something that they read, does not load."""
         for error in self.errors.values():
             raise error
-        (name,) = self.names
-        return name
+        return self.names
 
     def report(self, invocation: Invocation) -> int:
         """Report the errors; the exit code."""

@@ -317,3 +317,45 @@ def test_status_reads_a_sink_of_ones_own_beside_the_configuration_from_any_folde
     assert "shelf:SqliteFile, whose module does not import: SyntaxError" in str(status()["sink_problem"])
     (projecting.folder / "shelf.py").unlink()
     assert "does not import: ModuleNotFoundError: No module named 'shelf'" in str(status()["sink_problem"])
+
+
+TWO = (
+    HEAD
+    + "\n\n\n"
+    + TOTALS
+    + """
+
+
+@projection(
+    key="customer_id",
+    sink=PostgresTable("mart", "doubled", schema="mart"),
+    totals=Result("totals"),
+)
+def doubled(totals):
+    return totals.selectExpr("customer_id", "total * 2 AS total")
+"""
+)
+
+
+@pytest.mark.slow
+def test_several_are_rebuilt_with_one_start_those_that_are_read_first(
+    projecting: Project, database: str
+) -> None:
+    projecting.module("views", TWO.replace("RedisCache, State", "RedisCache, Result, State"))
+    built = projecting.ok("rebuild", "doubled", "totals").out.splitlines()
+    assert [line.split(":")[0] for line in built if " g" in line.split(":")[0]] == ["totals g1", "doubled g1"]
+    assert "nothing is frozen" in projecting.ok("rebuild", "--frozen").err
+
+    projecting.module(
+        "views", TWO.replace("RedisCache, State", "RedisCache, Result, State").replace("* 2", "* 3")
+    )
+    changed = projecting.ok("rebuild", "--frozen").out.splitlines()
+    assert [line.split(":")[0] for line in changed if " g" in line.split(":")[0]] == ["doubled g2"]
+    with psycopg.connect(database) as connection:
+        tripled = connection.execute(
+            "SELECT bool_and(d.total = 3 * t.total) FROM mart.totals t JOIN mart.doubled d USING (customer_id)"
+        ).fetchone()
+    assert tripled == (True,)
+    for words in ((), ("totals", "--frozen")):
+        done = projecting.run("rebuild", *words)
+        assert done.code == 2 and "name the projections to build" in done.err
