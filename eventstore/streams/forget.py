@@ -21,12 +21,19 @@ from tailrace.eventstore.streams.inline_rows.projection import inline_projection
 from tailrace.eventstore.streams.inline_rows.prove import write_row
 from tailrace.eventstore.streams.models.event_types import event
 from tailrace.eventstore.streams.outcomes import NO_STREAM
-from tailrace.eventstore.streams.personal.sealing import Key, hidden_tag, is_hidden, personal_values
+from tailrace.eventstore.streams.personal.sealing import (
+    Key,
+    hidden_tag,
+    is_hidden,
+    is_key_id,
+    personal_values,
+)
 from tailrace.eventstore.streams.stream import Stream
 from tailrace.eventstore.streams.writing.append import appending
 
 FORGOTTEN: Final = "tailrace_forgotten"
 """The category of streams that say, by the ids of keys, what was forgotten. open_keys of migration 9 looks there."""
+_BEGIN: Final = "SELECT tailrace.begin_forgetting()"
 _ISOLATION: Final = "SELECT current_setting('transaction_isolation')"
 _EVENTS: Final = """
 SELECT category, stream, version, data, tags FROM tailrace.events_of_keys(CAST(%(ids)s AS text[]))
@@ -88,6 +95,11 @@ def forget(connection: DatabaseConnection, subject: str) -> Forgotten:
 def forget_keys(connection: DatabaseConnection, ids: Sequence[str]) -> Forgotten:
     """``forget`` of keys by their ids, as far as they are there or nothing says that they were forgotten: after a
     backup was restored; and of those that are lost."""
+    wrong = next((id for id in ids if not is_key_id(id)), None)
+    if wrong is not None:
+        raise UsageError(
+            f"{wrong!r} is no id of a key", hint="a UUID, as the error about a lost key names it"
+        )
     ask = ask_of(connection)
     return finish(_forgetting_keys(ask, lambda: in_transaction(connection), ids))
 
@@ -117,10 +129,12 @@ async def forgetting(ask: Ask, as_one: Callable[[], Any], subject: str) -> Forgo
 
 async def _forgetting_keys(ask: Ask, as_one: Callable[[], Any], ids: Sequence[str]) -> Forgotten:
     async with as_one():
-        there = await SourceStreams(ask).keys.forget(ids)
+        keys = SourceStreams(ask).keys
+        secrets = await keys.open_keys(ids)  # of a database that was restored: its tags are to go, too
+        there = await keys.forget(ids)
         rows = await ask(_FORGOTTEN_KEYS, {"category": FORGOTTEN})
         wanted = set(there) | (set(ids) - {id for (id,) in rows})
-        return await _forget(ask, [Key(id, b"") for id in sorted(wanted)])
+        return await _forget(ask, [Key(id, secrets.get(id) or b"") for id in sorted(wanted)])
 
 
 async def _forget(ask: Ask, keys: Sequence[Key]) -> Forgotten:
@@ -130,6 +144,7 @@ async def _forget(ask: Ask, keys: Sequence[Key]) -> Forgotten:
             f"a subject cannot be forgotten under {isolation.upper()}, which may not see the latest about it",
             hint="use a transaction of READ COMMITTED",
         )
+    await ask(_BEGIN, {})
     streams = SourceStreams(ask)
     ids = [key.id for key in keys]
     rows = await ask(_EVENTS, {"ids": texts(ids)})

@@ -6,7 +6,6 @@ from it; what consumers noted of such events goes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,10 +23,9 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.streams.forget import FORGOTTEN
-from tailrace.eventstore.streams.personal.sealing import QUOTED_MARK, key_ids
+from tailrace.eventstore.streams.personal.sealing import QUOTED_MARK, is_key_id, key_ids
 
 _COLUMNS = ["_partition", "_offset", "after"]
-_KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def forgotten_keys(log: Log, source: str) -> frozenset[str]:
@@ -38,7 +36,7 @@ def forgotten_keys(log: Log, source: str) -> frozenset[str]:
     found: set[str] = set()
     for batch in log.read(topic, columns=["after"]):
         found.update(batch["after"].field("stream").drop_null().to_pylist())
-    return frozenset(id for id in found if _KEY_ID.fullmatch(id))
+    return frozenset(id for id in found if is_key_id(id))
 
 
 def note_forgotten(

@@ -39,8 +39,8 @@ PERSONAL_GRANT: Final = (
     "GRANT EXECUTE ON FUNCTION tailrace.seal_keys, tailrace.open_keys, tailrace.tag_secret TO {role};"
 )
 FORGET_GRANT: Final = (
-    "GRANT EXECUTE ON FUNCTION tailrace.keys_of, tailrace.forget_keys, tailrace.rotate_key, tailrace.events_of_keys,"
-    " tailrace.drop_tags, tailrace.drop_derived TO {role};"
+    "GRANT EXECUTE ON FUNCTION tailrace.begin_forgetting, tailrace.keys_of, tailrace.forget_keys, tailrace.rotate_key,"
+    " tailrace.events_of_keys, tailrace.drop_tags, tailrace.drop_derived TO {role};"
 )
 # One that emits events without a table.
 EMIT_GRANT: Final = "GRANT EXECUTE ON FUNCTION tailrace.emit_events TO {role};"
@@ -50,7 +50,10 @@ PROCESS_GRANT: Final = "GRANT SELECT, INSERT, UPDATE, DELETE ON tailrace.timers 
 # What a message of the server tells of.
 _GRANTS_BY_WORD: Final = (
     *((word, (PERSONAL_GRANT,)) for word in ("seal_keys", "open_keys", "tag_secret")),
-    *((word, (FORGET_GRANT,)) for word in ("keys_of", "forget_keys", "rotate_key", "events_of", "drop_")),
+    *(
+        (word, (FORGET_GRANT,))
+        for word in ("begin_forgetting", "keys_of", "forget_keys", "rotate_key", "events_of", "drop_")
+    ),
     ("emit_events", (EMIT_GRANT,)),
     ("timers", (PROCESS_GRANT,)),
 )

@@ -21,11 +21,16 @@ ERASED_TEXT: Final = f'{{"{MARK}":null}}'
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _BLOCK: Final = 32
+_KEY_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # A quote inside a JSON string is escaped, so this matches whole objects only.
 _SEALED: Final = re.compile(
-    r'\{\s*"\$personal":\s*\[\s*"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",\s*"([A-Za-z0-9_-]+)"\s*\]\s*\}'
+    rf'\{{\s*"\$personal":\s*\[\s*"({_KEY_ID.pattern})",\s*"([A-Za-z0-9_-]+)"\s*\]\s*\}}'
 )
 _COLLECTED: Final = re.compile(r'\{"\$personal":(\d+)\}')
+
+
+def is_key_id(text: str) -> bool:
+    return _KEY_ID.fullmatch(text) is not None
 
 
 class Key(NamedTuple):

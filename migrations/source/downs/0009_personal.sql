@@ -1,3 +1,5 @@
+DROP TRIGGER forgetting ON tailrace.streams;
+DROP FUNCTION tailrace.begin_forgetting, tailrace.check_forgetting, tailrace.forgetting_code;
 DROP FUNCTION tailrace.seal_keys, tailrace.open_keys, tailrace.tag_secret, tailrace.keys_of, tailrace.forget_keys, tailrace.rotate_key,
     tailrace.events_of_keys, tailrace.drop_tags, tailrace.drop_derived;
 -- Without its keys nothing of this would ever be read again.

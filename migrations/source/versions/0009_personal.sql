@@ -65,6 +65,37 @@ BEGIN
 END
 $body$;
 
+-- That a key was forgotten is an event, of the category tailrace_forgotten, and is believed here and by readers of the log. So only who may
+-- forget appends one: what is set for the transaction nobody makes up who cannot read the secret.
+CREATE FUNCTION tailrace.forgetting_code() RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT encode(sha256(decode(tailrace.tag_secret(encode(sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
+                  || uuid_send(gen_random_uuid())), 'hex')), 'hex') || convert_to(pg_current_xact_id()::text, 'UTF8')), 'hex')
+$body$;
+
+CREATE FUNCTION tailrace.begin_forgetting() RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT set_config('tailrace.forgetting', tailrace.forgetting_code(), true)
+$body$;
+
+CREATE FUNCTION tailrace.check_forgetting() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    IF current_setting('tailrace.forgetting', true) IS DISTINCT FROM tailrace.forgetting_code() THEN
+        RAISE EXCEPTION 'that a key was forgotten is said after tailrace.begin_forgetting alone' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NEW;
+END
+$body$;
+CREATE TRIGGER forgetting BEFORE INSERT ON tailrace.streams FOR EACH ROW
+WHEN (NEW.category = 'tailrace_forgotten') EXECUTE FUNCTION tailrace.check_forgetting();
+
 -- Everybody's keys: for those who forget and rotate.
 CREATE FUNCTION tailrace.keys_of(in_subject text) RETURNS TABLE (id uuid, secret text)
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -191,4 +222,5 @@ $body$;
 
 REVOKE ALL ON TABLE tailrace.subject_keys, tailrace.tag_secret FROM PUBLIC;
 REVOKE ALL ON FUNCTION tailrace.seal_keys, tailrace.open_keys, tailrace.tag_secret, tailrace.keys_of, tailrace.forget_keys,
-    tailrace.rotate_key, tailrace.events_of_keys, tailrace.drop_tags, tailrace.drop_derived FROM PUBLIC;
+    tailrace.rotate_key, tailrace.events_of_keys, tailrace.drop_tags, tailrace.drop_derived, tailrace.forgetting_code,
+    tailrace.begin_forgetting, tailrace.check_forgetting FROM PUBLIC;

@@ -30,8 +30,8 @@ DECLARE
     key    tailrace.emit_secret;
     signed bytea;
 BEGIN
-    IF EXISTS (SELECT FROM tailrace.streams s WHERE s.category = in_topic) THEN
-        RAISE EXCEPTION '% is a category of streams', in_topic USING ERRCODE = 'invalid_parameter_value',
+    IF starts_with(in_topic, 'tailrace_') OR EXISTS (SELECT FROM tailrace.streams s WHERE s.category = in_topic) THEN
+        RAISE EXCEPTION '% is a category of streams, or of Tailrace''s own', in_topic USING ERRCODE = 'invalid_parameter_value',
             HINT = 'emit to a topic of its own';
     END IF;
     SELECT * INTO STRICT key FROM tailrace.emit_secret;

@@ -35,6 +35,7 @@ from tailrace.eventstore.streams import (
     Tag,
     Timer,
     append,
+    emit,
     event,
     forget,
     handle,
@@ -50,7 +51,7 @@ from tailrace.eventstore.streams.database.ask import ask_of
 from tailrace.eventstore.streams.database.connection import FORGET_GRANT, GRANTS, PERSONAL_GRANT
 from tailrace.eventstore.streams.database.event_tables import downgrade, install
 from tailrace.eventstore.streams.database.source import AnyConnection, SourceStreams, keeper_of
-from tailrace.eventstore.streams.forget import FORGOTTEN, forget_keys
+from tailrace.eventstore.streams.forget import FORGOTTEN, KeyForgotten, forget_keys
 from tailrace.eventstore.streams.models.codec import Codec
 from tailrace.testing import MemoryStreams
 
@@ -376,6 +377,29 @@ def test_who_lacks_a_privilege_is_told_which(database: str, source: Connection) 
             assert forget(service, "p1").events == 1
     finally:
         source.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
+
+
+def test_nobody_says_that_a_key_was_forgotten_who_may_not_forget(source: Connection, database: str) -> None:
+    append(source, A, [ADA])
+    (key,) = finish(SourceStreams(ask_of(source)).keys.keys_of("p1"))
+    forged = Stream(FORGOTTEN, key.id)
+    for setting in ("", "0" * 64):
+        source.execute("SELECT set_config('tailrace.forgetting', %s, false)", [setting])
+        with pytest.raises(OperatorError) as failed:
+            append(source, forged, [KeyForgotten(events=1)])
+        assert FORGET_GRANT.format(role="APPLICATION") in str(failed.value.hint)
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            emit(source, forged, [KeyForgotten(events=1)])
+    assert load(source, A)[0].data == ADA
+    with pytest.raises(UsageError, match="no id of a key"):
+        forget_keys(source, ["p1"])
+
+
+def test_a_database_that_is_restored_whole_loses_tags_again(source: Connection) -> None:
+    append(source, A, [ADA])
+    (key,) = finish(SourceStreams(ask_of(source)).keys.keys_of("p1"))
+    assert forget_keys(source, [key.id]).tags == 1  # what the log alone knew to be forgotten
+    assert not load_boundary(source, Query(Registered, mailbox="ada@example.com")).events
 
 
 def test_keys_in_a_file_are_apart_from_the_events(source: Connection, tmp_path: Path) -> None:
