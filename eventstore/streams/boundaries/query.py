@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.streams.models.event_types import event_type_of, tags_of
+from tailrace.eventstore.streams.models.event_types import event_type_of, may_be_hidden, tags_of
 from tailrace.eventstore.streams.models.tags import tag, tagged_fields
 from tailrace.eventstore.streams.models.upcasters import names_of_code
 
@@ -81,7 +81,13 @@ class Query:
 
     def __repr__(self) -> str:
         parts = (
-            f"Query({', '.join([*(each.__qualname__ for each in item.models), *item.tags])})"
+            f"Query({', '.join([*(each.__qualname__ for each in item.models), *map(_shown, item.tags)])})"
             for item in self.items
         )
         return " | ".join(parts)
+
+
+def _shown(tag: str) -> str:
+    """For messages: without a value that is personal."""
+    name = tag.partition(":")[0]
+    return f"{name}:…" if may_be_hidden(name) else tag

@@ -125,6 +125,11 @@ def names_of_hidden_tags(asked: Collection[str], models: Collection[type[Any]] =
     return hidden
 
 
+def may_be_hidden(name: str) -> bool:
+    """Whether a tag of this name is personal in any event that is declared."""
+    return name in _hidden_of_all()
+
+
 @functools.cache
 def _hidden_of_all() -> frozenset[str]:
     return frozenset(name for model in _models.values() for name in hidden_tags(model))
