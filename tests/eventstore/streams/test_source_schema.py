@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Annotated
 from uuid import UUID, uuid4
 
 import psycopg
@@ -19,12 +20,19 @@ from tailrace.eventstore.streams import (
     NO_STREAM,
     Appended,
     Conflict,
+    Decider,
+    Every,
+    Query,
     Stream,
+    Tag,
     append,
     event,
+    handle,
     load,
+    load_boundary,
 )
 from tailrace.eventstore.streams.database.event_tables import downgrade, install, migrations, upgrade
+from tailrace.eventstore.streams.reacting.instances import timers_of
 
 Connection = psycopg.Connection[tuple[object, ...]]
 GOLDEN = Path(__file__).parent / "golden"
@@ -51,6 +59,27 @@ class Deposited(BaseModel):
 @event("golden_withdrawn", version=2)
 class Withdrawn(BaseModel):
     amount: Decimal
+
+
+@event("golden_counted")
+class Counted(BaseModel):
+    by: int
+
+
+@event("golden_enrolled")
+class Enrolled(BaseModel):
+    course: Annotated[str, Tag()]
+    student: Annotated[str, Tag()]
+
+
+def evolve(total: int, counted: Counted) -> int:
+    """The total of what the snapshot in the golden files is of."""
+    return total + counted.by
+
+
+counting: Decider[int, int, Counted] = Decider(
+    "golden_count", 0, lambda by, total: [Counted(by=by)], evolve, snapshot=Every(events=10)
+)
 
 
 def made(connection: Connection) -> tuple[list[tuple[object, ...]], ...]:
@@ -122,6 +151,38 @@ def test_events_of_before_are_read_and_appended_to_after_each_way(database: str)
         upgrade(connection)
         assert len(load(connection, Stream("account", "42"))) == 5
         assert append(connection, Stream("account", "42"), more, expected=5) != Conflict(5, 5)
+
+
+@pytest.mark.parametrize("generation", sorted(int(file.stem) for file in GOLDEN.glob("*.sql")))
+def test_what_each_generation_of_the_schema_wrote_is_read_by_the_latest(
+    database: str, generation: int
+) -> None:
+    install(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        with connection.transaction():
+            downgrade(connection, generation)
+        connection.execute((GOLDEN / f"{generation:04}.sql").read_bytes())
+        with connection.transaction():
+            assert upgrade(connection) == [each.name for each in migrations()[generation:]]
+        assert_readable(connection)
+        if generation >= 6:  # snapshots
+            connection.execute(
+                "UPDATE tailrace.events SET data = '{\"by\": 100}' WHERE category = 'golden_count' AND version <= 10"
+            )
+            assert handle(connection, counting, "c1", 1).state == 13, "it was not read"
+        if generation >= 8:  # tags and timers
+            boundary = load_boundary(connection, Query(Enrolled, course="m"))
+            assert [each.data.student for each in boundary.events] == ["Ada", "Bo"]
+            new = [Enrolled(course="m", student="Eve")]
+            assert isinstance(
+                append(connection, Stream("golden_course", "m"), new, boundary=boundary), Appended
+            )
+            (timer,) = timers_of(connection, "golden_process")
+            assert (timer.instance, timer.name, timer.due_at) == (
+                "a",
+                "ask",
+                datetime(2026, 1, 2, tzinfo=UTC),
+            )
 
 
 def as_before(connection: Connection, expected: int) -> tuple[object, ...] | None:

@@ -1,0 +1,22 @@
+-- Written by the release before migration 0007.
+INSERT INTO tailrace.streams VALUES ('account', '42', '3');
+INSERT INTO tailrace.streams VALUES ('account', 'it''s', '1');
+INSERT INTO tailrace.streams VALUES ('account', 'refused', '0');
+INSERT INTO tailrace.streams VALUES ('golden_count', 'c1', '12');
+INSERT INTO tailrace.events VALUES ('account', '42', '1', 'golden_deposited', '1', E'{"at": "2026-01-02T00:00:00Z", "notes": ["\\"", "é", ""], "amount": "12345678901234567890.0010"}', '{}', '00000000-0000-0000-0000-000000000001', '2026-11-25 22:49:52.257995+00');
+INSERT INTO tailrace.events VALUES ('account', '42', '2', 'golden_deposited', '1', '{"at": null, "notes": [], "amount": "1"}', '{}', '00000000-0000-0000-0000-000000000002', '2026-11-25 22:49:52.25811+00');
+INSERT INTO tailrace.events VALUES ('account', '42', '3', 'golden_withdrawn', '2', '{"amount": "3"}', '{"by": "ü"}', '00000000-0000-0000-0000-000000000003', '2026-11-25 22:49:52.260393+00');
+INSERT INTO tailrace.events VALUES ('account', 'it''s', '1', 'golden_deposited', '1', '{"at": null, "notes": [], "amount": "0.5"}', '{}', '00000000-0000-0000-0000-000000000004', '2026-11-25 22:49:52.263389+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '1', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b838-7cd1-9a63-e3e680b31e42', '2026-11-28 12:37:03.673503+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '2', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83a-728d-89b0-3ee454f5f7e8', '2026-11-28 12:37:03.674422+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '3', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83a-7ea8-8fe0-6800b4af8e73', '2026-11-28 12:37:03.675101+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '4', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83b-78bc-81be-9a251c443d30', '2026-11-28 12:37:03.675726+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '5', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83c-728e-9d82-dfddf08bc967', '2026-11-28 12:37:03.676325+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '6', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83c-7ce3-8803-6b6a5ec03542', '2026-11-28 12:37:03.67701+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '7', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83d-770c-966e-538042c46edf', '2026-11-28 12:37:03.677589+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '8', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83e-7046-9a63-22c7862fd496', '2026-11-28 12:37:03.678136+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '9', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83e-79a4-93c3-a8df1a1d08c3', '2026-11-28 12:37:03.678722+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '10', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b83f-7126-8fac-68131acdf648', '2026-11-28 12:37:03.679177+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '11', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b840-70a9-80d2-24e0f606c4a3', '2026-11-28 12:37:03.680176+00');
+INSERT INTO tailrace.events VALUES ('golden_count', 'c1', '12', 'golden_counted', '1', '{"by": 1}', '{}', '01a22228-b840-7833-807d-acbbea482c58', '2026-11-28 12:37:03.680614+00');
+INSERT INTO tailrace.snapshots VALUES ('golden_count', 'c1', '10', '1-644595857f568d17', '10', '2026-11-28 12:37:03.679581+00');
