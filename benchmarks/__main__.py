@@ -17,6 +17,7 @@ MODULES = (
     "cdc.decode",
     "kafka.envelopes",
     "eventstore.domain_events",
+    "eventstore.followers",
     "eventstore.append",
     "cdc.size",
     "eventstore.consume",
