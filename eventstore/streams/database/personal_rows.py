@@ -24,10 +24,11 @@ async def opened_rows(store: KeyStore, rows: Sequence[Row]) -> Sequence[Row]:
     if not ids:
         return rows
     keys = await opening_keys(store, ids)
-    return [_opened(row, keys) for row in rows]
+    return [opened_row(row, keys) for row in rows]
 
 
-def _opened(row: Row, keys: Mapping[str, bytes | None]) -> Row:
+def opened_row(row: Row, keys: Mapping[str, bytes | None]) -> Row:
+    """With keys by their ids; None for one that was forgotten."""
     ids = key_ids([row.data])
     there = frozenset(id for id in ids if keys[id] is not None)
     return row._replace(data=unseal(row.data, keys), keys=there, erased=len(there) < len(ids))

@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.log.personal_values import opened, require_keys
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.time import moment_of
 from tailrace.eventstore.model.topic import Op, TopicId
+from tailrace.eventstore.streams.database.key_places import no_keys
+from tailrace.eventstore.streams.database.personal_rows import opened_row
 from tailrace.eventstore.streams.personal.keys import KeyStore
+from tailrace.eventstore.streams.personal.sealing import key_ids
 from tailrace.eventstore.streams.rows import Asked, NewRow, Outcome, Part, Row, Snapshot, TaggedRow
 from tailrace.eventstore.streams.stream import Stream
 from tailrace.eventstore.subscriptions.rows.events import EventRow, event_rows
@@ -47,13 +49,21 @@ class LogStreams:
             info.id, partitions=info.partitioning.partitions_of_key(hash), columns=_COLUMNS
         ):
             rows = pa.Table.from_batches([batch])
-            mine = opened(rows.filter(pc.equal(rows["_hash"], hash)), self._log.keys_of(self._source))
-            for row in event_rows(mine):
+            for row in event_rows(rows.filter(pc.equal(rows["_hash"], hash))):
                 appended = row.op in (Op.CREATE, Op.READ) and row.stream == stream.id
                 if appended and from_version <= row.version <= (to_version or row.version):
-                    require_keys(row.data, self._source)
                     found.setdefault(row.version, _row(stream, row))  # a later load reads them again
-        return [found[version] for version in sorted(found)]
+        return self._opened([found[version] for version in sorted(found)])
+
+    def _opened(self, rows: Sequence[Row]) -> Sequence[Row]:
+        ids = key_ids(row.data for row in rows)
+        if not ids:
+            return rows
+        place = self._log.keys_of(self._source)
+        if place is None:
+            raise no_keys(self._source)
+        keys = place.open_keys(ids)
+        return [opened_row(row, keys) for row in rows]
 
     async def read_tail(self, stream: Stream, code: str) -> tuple[Snapshot | None, Sequence[Row]]:
         """Without a snapshot: these are the service's."""

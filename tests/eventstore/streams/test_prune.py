@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from tailrace.cdc.repair.verify import verify_source
 from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.model.redacted import ERASED
 from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.streams import (
     NO_STREAM,
@@ -25,6 +26,7 @@ from tailrace.eventstore.streams import (
     Tag,
     append,
     event,
+    forget,
     handle,
     keep_snapshot,
     load,
@@ -120,6 +122,34 @@ def test_tags_and_personal_values_stay_with_all_behind_them(source: Connection) 
         source.execute("SELECT tailrace.put_snapshot(%s, %s, 7, 'code', '{}')", [stream.category, stream.id])
     assert prune(source, "account", LATER) == 6
     assert versions(source, A) == versions(source, B) == [4, 5, 6, 7]
+
+
+def test_a_snapshot_of_the_logs_events_is_encrypted_as_these_are(
+    database: str, source: Connection, tmp_path: Path
+) -> None:
+    telling: Decider[Told, str, Told] = Decider(
+        "prune_telling",
+        "",
+        lambda told, state: [told],
+        lambda state, told: told.text,
+        snapshot=Every(events=99),
+    )
+    log = FollowingLog(database, tmp_path)
+    try:
+        handle(source, telling, "a", Told(person="p", text="a secret"))
+        log.catch_up()
+        streams = log.store.streams(SOURCE)
+        assert load(streams, Stream("prune_telling", "a"))[0].data.text == "a secret"
+        assert keep_snapshot(source, telling, "a", streams) == 1
+        kept = source.execute("SELECT state::text FROM tailrace.snapshots").fetchone()
+        assert kept is not None and "secret" not in kept[0]
+        assert state_of(source, telling, "a").state == "a secret"
+        forget(source, "p")
+        assert load(streams, Stream("prune_telling", "a"))[0].data.text == ERASED
+        with pytest.raises(UsageError, match="does not survive as JSON"):
+            keep_snapshot(source, telling, "a", streams)
+    finally:
+        log.close()
 
 
 def test_events_of_processes_stay(source: Connection) -> None:
