@@ -136,7 +136,7 @@ def test_airflow_repeats_only_what_may_be_repeated(
     ("command", "said"),
     [
         (("run", "--once", "--nonsense"), "--nonsense"),
-        (("rebuild",), "Missing argument"),
+        (("rebuild",), "name the projections to build"),
         (("verify", "--sample", "many"), "Invalid value for '--sample'"),
         (("run", "--once", "--env"), "error: "),
     ],

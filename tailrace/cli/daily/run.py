@@ -22,7 +22,7 @@ from tailrace.cli.projection.context import (
     projection_context,
     select_projections,
 )
-from tailrace.eventstore.errors import TailraceError, UsageError
+from tailrace.eventstore.errors import TailraceError
 
 if TYPE_CHECKING:
     from tailrace.projections.context import ProjectionContext
@@ -113,11 +113,20 @@ def _refresh_once(
     return NOTHING_TO_DO if detailed and not any(outcome.changed for outcome in outcomes) else 0
 
 
+def _or_frozen(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    """Which is refused when the command line is read: a scheduler's job is printed without running it."""
+    if bool(names) == bool(context.params.get("frozen")):
+        raise typer.BadParameter("name the projections to build, or all with --frozen")
+    return names
+
+
 def rebuild(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(help="The projections.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The projections.", callback=_or_frozen, show_default=False)
+    ] = None,
     frozen: Annotated[
-        bool, typer.Option("--frozen", help="All that a deploy has frozen: their definitions were changed.")
+        bool, typer.Option("--frozen", is_eager=True, help="All that a deploy has frozen.")
     ] = False,
     as_of: Annotated[
         str | None,
@@ -156,8 +165,6 @@ def rebuild(
 
     invocation = invocation_of(context)
     as_of = fixed(invocation, "--as-of", as_of)
-    if bool(names) == frozen:
-        raise UsageError("name the projections to build", hint="tailrace rebuild NAME…, or --frozen alone")
     what = ", ".join(names or ["--frozen"])
     if promote or (promote is None and as_of is None and preview is None):
         invocation.confirm(f"replace the live generation of {what}")
