@@ -78,6 +78,7 @@ def test_what_is_emitted_comes_in_order_with_what_belongs_to_it(log: FollowingLo
         ).fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_they_are_emitted_for_asyncio_too_and_may_be_about_somebody(log: FollowingLog) -> None:
     async def work() -> None:
         async with await psycopg.AsyncConnection.connect(log.dsn, autocommit=True) as connection:
@@ -132,6 +133,7 @@ def test_a_category_of_streams_and_what_is_too_large_are_refused(log: FollowingL
     assert [each.data.number for batch in batches for each in batch.events()] == [1, 2, 3] and emit_second
 
 
+@pytest.mark.slow
 def test_capture_goes_on_beside_an_earlier_release(log: FollowingLog) -> None:
     with psycopg.connect(log.dsn) as connection:
         emit(connection, A, [Wanted(number=1)])

@@ -124,6 +124,7 @@ def test_tags_and_personal_values_stay_with_all_behind_them(source: Connection) 
     assert versions(source, A) == versions(source, B) == [4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_a_snapshot_of_the_logs_events_is_encrypted_as_these_are(
     database: str, source: Connection, tmp_path: Path
 ) -> None:

@@ -192,6 +192,7 @@ def test_rows_of_inline_projections_are_compared_and_written_again(checked: Proj
     assert "equal" in checked.ok("events", "inline", "shop_inline").out
 
 
+@pytest.mark.slow
 def test_events_are_pruned_once_the_log_has_them(project: Project, database: str) -> None:
     name = database.rpartition("_")[2]
     project.configure(f'store.name = "t{name}"\n[sources.shop]\ndsn = "{database}"\n')

@@ -127,6 +127,7 @@ def reaction(input: object, state: None) -> list[Timer]:
     return [Timer("ask", datetime(2026, 1, 1, tzinfo=UTC))] if isinstance(input, Asked) else []
 
 
+@pytest.mark.slow
 def test_timers_of_a_process_are_shown_retried_and_ended(project: Project, database: str) -> None:
     project.configure(f'[sources.shop]\ndsn = "{database}"\n')
     install(database)

@@ -179,6 +179,7 @@ def test_of_somebody_forgotten_nothing_is_left_anywhere(
         assert [each.data.name for each in load(connection, Stream("person", "a"))] == [ERASED] * 3
 
 
+@pytest.mark.slow
 def test_after_a_restore_they_are_forgotten_again(people: tuple[Project, RedisServer], database: str) -> None:
     project, _ = people
     with psycopg.connect(database, autocommit=True) as connection:
@@ -204,6 +205,7 @@ def test_after_a_restore_they_are_forgotten_again(people: tuple[Project, RedisSe
         ).fetchone() == (1,)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_half_way_is_finished_by_another(
     people: tuple[Project, RedisServer],
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_command_that_is_killed_half_way_is_finished_by_another(
     assert "nothing is left of 1 key" in project.ok("forget", "--verify").out
 
 
+@pytest.mark.slow
 def test_who_has_no_keys_is_told_where_to_say_where_they_are(people: tuple[Project, RedisServer]) -> None:
     project, _ = people
     config = project.folder / "tailrace.toml"
@@ -228,6 +231,7 @@ def test_who_has_no_keys_is_told_where_to_say_where_they_are(people: tuple[Proje
     assert ADA not in shown.out
 
 
+@pytest.mark.slow
 def test_whom_to_forget_is_named_once(people: tuple[Project, RedisServer]) -> None:
     project, _ = people
     for words in ((), ("p1", "--again"), ("--key", "x", "--verify")):
