@@ -102,7 +102,6 @@ def prune(
     with invocation.store() as store, invocation.output.progress("pruning events") as progress:
         for name, settings in chosen:
             with connect(Address.of(settings)) as connection:
-                connection.autocommit = True
                 progress.say("waiting for the log")
                 store.wait_for(f"{name}={position(connection)}", timeout=_PATIENCE_SECONDS)
                 for category in categories:
@@ -226,7 +225,6 @@ def _inline(
     from tailrace.eventstore.streams.inline_rows.prove import check_rows
 
     with connect(Address.of(settings)) as connection:
-        connection.autocommit = True
         found = check_rows(connection, each, rebuild=rebuild)
     if invocation.output.json:
         about = {"source": source, "table": each.table, "category": each.category, "streams": found.streams}

@@ -196,7 +196,6 @@ def timers(
         sources = sorted({TopicId.parse(each).source for each in store.group(group).patterns})
     for name, settings in invocation.postgres_sources(sources, "looking at timers"):
         with connect(Address.of(settings)) as connection:
-            connection.autocommit = True
             if end and instance is not None:
                 invocation.confirm(f"end instance {instance} of process {process}")
                 ended = end_instance(connection, process, instance)

@@ -6,8 +6,8 @@ from it; what consumers noted of such events goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
@@ -16,12 +16,11 @@ from tailrace.eventstore.catalog.roles import Role
 from tailrace.eventstore.log import control_epochs
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.redaction import remaining_copies
-from tailrace.eventstore.maintenance.redaction.receipts import Receipt, add, receipts
+from tailrace.eventstore.maintenance.redaction.receipts import Receipt, add_with_epoch, receipts
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId, TopicKind
-from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.streams.forget import FORGOTTEN
 from tailrace.eventstore.streams.personal.sealing import QUOTED_MARK, is_key_id, key_ids
 
@@ -48,19 +47,26 @@ def note_forgotten(
         with log.catalog.read() as connection:
             roles.require(connection, log.catalog.schema, "forget", Role.WRITER, Role.MAINTAINER)
     made = []
-    known = receipts(log)
-    for info in log.topics(source):
-        if info.kind is not TopicKind.EVENTS or not ids:
-            continue
+    for info, told, new in _told_of(log, source, ids):
         report(f"looking through {info.id}")
-        told = [each for each in known if each.topic == info.id.text and set(each.forgotten) & set(ids)]
-        new = set(ids).difference(*(each.forgotten for each in told))
         made += told
-        rows = _rows_of(log, info, new) if new else None
-        if rows is not None and rows.offsets:
+        rows = _rows_of(log, info, new)
+        if rows.offsets:
             made.append(_tell(log, info, sorted(new), rows))
             remaining_copies.forget_errors(log, info.id, rows.offsets)
     return made
+
+
+def _told_of(
+    log: Log, source: str, ids: Collection[str]
+) -> Iterator[tuple[TopicInfo, list[Receipt], set[str]]]:
+    """The topics of events of a source, each with what its readers were told of these keys, and of which they were
+    not."""
+    known = receipts(log)
+    for info in log.topics(source):
+        if info.kind is TopicKind.EVENTS and ids:
+            told = [each for each in known if each.topic == info.id.text and set(each.forgotten) & set(ids)]
+            yield info, told, set(ids).difference(*(each.forgotten for each in told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +81,8 @@ class Left:
 def left_in_log(log: Log, source: str, ids: Collection[str]) -> list[Left]:
     """Readers that were not told, and results that were computed before."""
     found = []
-    known = receipts(log)
-    for info in log.topics(source):
-        if info.kind is not TopicKind.EVENTS or not ids:
-            continue
-        told = [each for each in known if each.topic == info.id.text and set(each.forgotten) & set(ids)]
-        new = set(ids).difference(*(each.forgotten for each in told))
-        if new and _rows_of(log, info, new).offsets:
+    for info, told, new in _told_of(log, source, ids):
+        if _rows_of(log, info, new).offsets:
             what = "its readers were not told that somebody was forgotten"
             found.append(Left(f"topic {info.id}", what, "tailrace forget --again"))
         if told:
@@ -103,6 +104,8 @@ def _rows_of(log: Log, info: TopicInfo, ids: Collection[str]) -> _Rows:
     head = log.head()
     upto = head.epoch if head else 0
     offsets: dict[int, list[int]] = {}
+    if not ids:
+        return _Rows(upto, offsets)
     for rows in log.read(info.id, cut=Cut(upto), columns=_COLUMNS):
         data = rows["after"].field("data")
         mine = rows.filter(pc.fill_null(pc.match_substring(data, QUOTED_MARK), False))
@@ -127,9 +130,6 @@ def _tell(log: Log, info: TopicInfo, ids: Sequence[str], rows: _Rows) -> Receipt
             remnants=tuple(remaining_copies.projections_of(connection, info.id)),
             forgotten=tuple(ids),
         )
-        log.waker.notify_in(connection)
-        content = hash_chain.receipt_hash(receipt.to_json())
-        epoch = control_epochs.add_control_epoch(connection, log.storage, source, content, {topic_id})
-        receipt = add(connection, topic_id, replace(receipt, epoch=epoch))
+        receipt = add_with_epoch(log, connection, source, topic_id, receipt)
     log.waker.notify(receipt.epoch)
     return receipt

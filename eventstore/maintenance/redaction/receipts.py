@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Row, func, insert, select
 
 from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.log import control_epochs
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata.topics import topic_ids
 from tailrace.eventstore.model.time import from_micros
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.eventstore.segment import hash_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,17 @@ def add(connection: Connection, topic_id: int, receipt: Receipt) -> Receipt:
     values = {"epoch": receipt.epoch, "topic_id": topic_id, "erased_at": now, "receipt": receipt.to_json()}
     connection.execute(insert(tables.redactions).values(values))
     return replace(receipt, erased_at=from_micros(now))
+
+
+def add_with_epoch(
+    log: Log, connection: Connection, source: Row[*tuple[Any, ...]], topic_id: int, receipt: Receipt
+) -> Receipt:
+    """Store a receipt and the control epoch that tells readers of its topic, whose hash covers it. ``source``: the
+    locked row. Whoever commits wakes them (``Waker.notify``)."""
+    log.waker.notify_in(connection)
+    content = hash_chain.receipt_hash(receipt.to_json())
+    epoch = control_epochs.add_control_epoch(connection, log.storage, source, content, {topic_id})
+    return add(connection, topic_id, replace(receipt, epoch=epoch))
 
 
 def erasures(log: Log, topics: Sequence[TopicId]) -> dict[TopicId, int]:

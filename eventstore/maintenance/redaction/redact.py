@@ -35,7 +35,7 @@ from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.redaction import remaining_copies
 from tailrace.eventstore.maintenance.redaction.erase_cells import Mask, erase_cells
 from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Key, KeyRows, rows_about, rows_of
-from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant, Rewritten, add
+from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant, Rewritten, add_with_epoch
 from tailrace.eventstore.metadata import log_start, segment_index, topics
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.info import TopicInfo
@@ -43,7 +43,6 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId, TopicKind
-from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import row_hashes
 from tailrace.eventstore.segment.merge import SourceRows, require_content, require_recorded, rewrite
 from tailrace.eventstore.segment.segment import folder_of, read_segment
@@ -378,15 +377,7 @@ def _swap(log: Log, wanted: _RedactionTarget, made: Sequence[_Redaction], term: 
             wanted, rows, files, remaining_copies.remnants(log, connection, wanted.info, wanted.topic_id)
         )
         if made:
-            log.waker.notify_in(connection)
-            content = hash_chain.receipt_hash(receipt.to_json())
-            receipt = replace(
-                receipt,
-                epoch=control_epochs.add_control_epoch(
-                    connection, log.storage, source, content, {wanted.topic_id}
-                ),
-            )
-            receipt = add(connection, wanted.topic_id, receipt)
+            receipt = add_with_epoch(log, connection, source, wanted.topic_id, receipt)
     return receipt
 
 

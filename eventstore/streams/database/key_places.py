@@ -25,13 +25,19 @@ class KeyPlace:
 
     url: str
 
+    @property
+    def file(self) -> FileKeys | None:
+        """Where they are in one."""
+        return FileKeys(self.url.removeprefix(_FILE)) if self.url.startswith(_FILE) else None
+
     def open_keys(self, ids: set[str]) -> Mapping[str, bytes | None]:
         """Keys by their ids; None for one that was forgotten.
 
         Raises IntegrityError for one that is lost, TransientError for a database out of reach, OperatorError for a
         user that may not."""
-        if self.url.startswith(_FILE):
-            return finish(opening_keys(FileKeys(self.url.removeprefix(_FILE)), ids))
+        file = self.file
+        if file is not None:
+            return finish(opening_keys(file, ids))
         try:
             with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
                 store: KeyStore = SourceKeys(ask_of(connection))

@@ -111,7 +111,6 @@ def _in_source(
     from tailrace.eventstore.streams.forget import NobodyKnown, forget, forget_keys, keys_forgotten
 
     with _keys_in_place(invocation, name), connect(Address.of(settings)) as connection:
-        connection.autocommit = True
         if subject is not None:
             try:
                 receipt = forget(connection, subject)
@@ -194,11 +193,11 @@ def _warn_of_rows(invocation: Invocation, table: _Table) -> None:
 @contextmanager
 def _keys_in_place(invocation: Invocation, source: str) -> Iterator[None]:
     """Use the file that has a source's keys, if they are in one."""
-    from tailrace.eventstore.streams.personal.file_keys import FileKeys
+    from tailrace.eventstore.streams.database.key_places import KeyPlace
     from tailrace.eventstore.streams.personal.keys import chosen_keys, use_keys
 
-    url, before = invocation.settings.store.keys.get(source, ""), chosen_keys()
-    use_keys(FileKeys(url.removeprefix("file:")) if url.startswith("file:") else before)
+    place, before = KeyPlace(invocation.settings.store.keys.get(source, "")), chosen_keys()
+    use_keys(place.file or before)
     try:
         yield
     finally:
@@ -228,7 +227,7 @@ def _verify(invocation: Invocation, sources: Sequence[tuple[str, PostgresSourceS
             output.line(f"{each.place}: {each.what}")
             output.line(f"    → {each.remedy}")
     if not left:
-        output.line(f"nothing is left of {count(keys, 'key')} that were forgotten")
+        output.line(f"nothing is left of {count(keys, 'key')} forgotten so far")
         if output.json:
             output.document({"keys": keys, "left": []})
     return DifferenceFound.exit_code if left else 0
