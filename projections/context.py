@@ -23,6 +23,7 @@ from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.record import SinkClasses
 from tailrace.projections.sinks.specs import SinkSpec
+from tailrace.projections.spark.round_files import RoundFiles
 from tailrace.projections.spark.session import parallelism_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ class ProjectionContext:
         self.take_over = take_over
         # By projection the generations whose applied steps are all on record, as far as this process knows.
         self.on_record: dict[str, set[int]] = {}
+        # By projection the refreshes that are still computed whole, since following keys took too much memory.
+        self.in_vain: dict[str, int] = {}
+        self.round_files = RoundFiles()
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
 

@@ -476,6 +476,7 @@ generations = Table(
     Column("frozen_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("checked", Text),  # JSON
+    Column("parity", Text),  # JSON
     Column("digest", Text, nullable=False),  # over what of the row never changes (``generations.digest_of``)
 )
 derived = Table(
@@ -520,5 +521,6 @@ runs = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("changes", BigInteger),
     Column("tries", Integer, nullable=False),
+    Column("engine", Text),
     Index("ix_runs_projection_started", "projection", "started"),
 )

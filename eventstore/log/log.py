@@ -19,6 +19,7 @@ from tailrace.eventstore.catalog.open import open_groups
 from tailrace.eventstore.catalog.requests import Requests
 from tailrace.eventstore.log import follow
 from tailrace.eventstore.log.as_of import resolve
+from tailrace.eventstore.log.one_look import OneLook, asked_once
 from tailrace.eventstore.log.reader import Selection, TopicReader
 from tailrace.eventstore.log.wakeup import Waker, waker_of
 from tailrace.eventstore.metadata import archived, log_start, segment_index, topics
@@ -62,6 +63,7 @@ class Log:
         self.requests = Requests(catalog)
         with catalog.read() as connection:
             self.log_id: str = connection.execute(select(tables.log.c.log_id)).scalar_one()
+        self.look = OneLook()
         self._groups: Catalog | None = None
         self._groups_lock = threading.Lock()
 
@@ -115,6 +117,7 @@ class Log:
         with self.catalog.read() as connection:
             return topics.topic_infos(connection, *which)
 
+    @asked_once
     def topic(self, topic: TopicId | str) -> TopicInfo:
         """One topic, by its name ("shop.public.customer") or identity. Raises UsageError, with names that come close,
         when the log has no such topic."""
@@ -125,12 +128,14 @@ class Log:
                 raise topics.unknown_topic(connection, wanted)
             return found[0]
 
+    @asked_once
     def schemas(self, topic: TopicId | str) -> list[TopicSchema]:
         """All versions, oldest first. Raises UsageError for an unknown topic."""
         topic_id = self._topic_id(topic)
         with self.catalog.read() as connection:
             return topics.schemas(connection, topic_id)
 
+    @asked_once
     def schemas_at(self, topic: TopicId | str, cut: Cut) -> list[TopicSchema]:
         """Versions that hold at the cut or before it, oldest first. Raises UsageError for an unknown topic."""
         topic_id = self._topic_id(topic)
@@ -139,6 +144,7 @@ class Log:
             found = topics.schemas(connection, topic_id, until=cut.epoch)
         return [schema for schema in found if below is None or schema.from_lsn < below]
 
+    @asked_once
     def require_complete(self, topic: TopicId | str, cut: Cut) -> None:
         """Raises IncompleteTopic when the topic's state is not known at the cut (first load, repair)."""
         topic_id = self._topic_id(topic)
@@ -160,6 +166,9 @@ class Log:
         """Where a position is in the log: None = the head, an epoch, an LSN (``0/16B3748`` of the only source or
         ``SOURCE=0/16B3748``: transactions that committed below it), or a time (naive = UTC: up to the last position
         before the first commit later than it). Raises UsageError for one that is beyond the head or none at all."""
+        if isinstance(as_of, int):
+            found: Cut = self.look.answer(("cut", as_of), lambda: resolve(self.catalog, self.storage, as_of))
+            return found
         return resolve(self.catalog, self.storage, as_of)
 
     def wait_for(self, position: str | int, *, timeout: float = 10.0) -> int:
@@ -171,6 +180,7 @@ class Log:
         """
         return follow.wait_for(self.cut, self.waker, position, timeout).epoch
 
+    @asked_once
     def segments(self, topic: TopicId | str, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
         """References to all rows of a topic after an epoch (0: from its start) and up to a cut, in epoch order, blobs
         inlined. Raises HistoryGone when retention removed some of them.
@@ -181,12 +191,14 @@ class Log:
         """
         return self._reader(topic).segments(cut, after_epoch)
 
+    @asked_once
     def state_segments(self, topic: TopicId | str, cut: Cut, *, every_row: bool = False) -> list[SegmentRef]:
         """References to rows that make a topic's state at a cut, in its order: those of its state runs up to there, and
         all of the epochs for which there is none. ``every_row``: only the run in place of rows that are gone. Raises
         HistoryGone for a cut before the topic's start."""
         return self._reader(topic).state_segments(cut, every_row=every_row)
 
+    @asked_once
     def log_start(self, topic: TopicId | str) -> LogStart:
         """Where the topic's rows begin since retention removed earlier ones; epoch 0: nothing was removed."""
         topic_id = self._topic_id(topic)
@@ -282,6 +294,7 @@ class Log:
     def _reader(self, topic: TopicId | str) -> TopicReader:
         return TopicReader(self.catalog, self.storage, TopicId.of(topic), self._topic_id(topic))
 
+    @asked_once
     def _topic_id(self, topic: TopicId | str) -> int:
         wanted = TopicId.of(topic)
         with self.catalog.read() as connection:

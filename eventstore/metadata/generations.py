@@ -43,7 +43,8 @@ class GenerationInfo:
     """One build of a projection. ``schema`` is the output's Arrow IPC schema, ``frozen_at`` the epoch at which no
     running definition matched it any more, ``as_of`` the text of the position it was built for (None = it follows),
     ``preview`` the label of one that is built to be looked at and never promoted,
-    ``checked`` what was found when it was to be refreshed incrementally (None = nothing was looked for)."""
+    ``checked`` what was found when it was to be refreshed incrementally (None = nothing was looked for), ``parity``
+    whether another engine gives its rows too."""
 
     projection: str
     generation: int
@@ -60,6 +61,7 @@ class GenerationInfo:
     inputs: tuple[InputNeed, ...] = ()
     preview: str | None = None
     checked: str | None = None
+    parity: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class DerivedCatalog:
                 inputs=inputs_of(row.inputs),
                 preview=row.preview,
                 checked=row.checked,
+                parity=row.parity,
             )
             for row in rows
         ]
@@ -188,6 +191,10 @@ class DerivedCatalog:
     def set_checked(self, projection: str, generation: int, checked: str) -> None:
         """Keep what was found when a generation was to be refreshed incrementally."""
         self._update(projection, generation, checked=checked)
+
+    def set_parity(self, projection: str, generation: int, parity: str) -> None:
+        """Keep whether another engine gives the rows of a generation as Spark does."""
+        self._update(projection, generation, parity=parity)
 
     def drop_generation(self, projection: str, generation: int) -> None:
         """Forget a generation and its runs' rows; who is at work on it commits nothing more. Raises Fenced when it is

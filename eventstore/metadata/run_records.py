@@ -36,7 +36,7 @@ class RunRecord:
     Of kind verify: what would have to be upserted and deleted to make the sink right, both 0 of status different when
     the sink has rows that cannot be compared. Of status failed: what was tried
     (refresh, build, verify), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last;
-    it may have no generation yet."""
+    it may have no generation yet. ``engine``: what computed it; None where that was Spark, or is not known."""
 
     projection: str
     generation: int | None
@@ -54,6 +54,7 @@ class RunRecord:
     bytes: int = 0
     changes: int | None = None
     tries: int = 1
+    engine: str | None = None
 
     @classmethod
     def of_moment(
@@ -97,6 +98,7 @@ class RunRecords:
                     bytes=record.bytes,
                     changes=record.changes,
                     tries=record.tries,
+                    engine=record.engine,
                 )
             )
             connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
@@ -165,6 +167,7 @@ class RunRecords:
                 bytes=row.bytes,
                 changes=row.changes,
                 tries=row.tries,
+                engine=row.engine,
             )
             for row in rows
         ]

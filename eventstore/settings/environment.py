@@ -61,8 +61,28 @@ class SinkSettings(Frozen):
     cluster: Annotated[bool, Field(description="Whether a redis server is one of a cluster.")] = False
 
 
+EngineChoice = Literal["spark", "auto", "sail"]
+
+
 class SparkSettings(Frozen):
     """The Spark session that computes projections."""
+
+    engine: Annotated[
+        EngineChoice,
+        Field(
+            description="What computes projections: spark; or, of those whose rows Sail is proved to give as Spark "
+            "does, by Sail (extra sail) what is small (auto) or everything but first builds (sail)."
+        ),
+    ] = "spark"
+    small_bytes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Inputs that together take less memory are small: they are read once for all projections, into "
+            "temporary files, and what is computed of them is compared without tasks. Sail's operators may take four "
+            "times as much.",
+        ),
+    ] = 256 * MIB
 
     master: Annotated[str, Field(description="Where Spark's tasks run: local[N], or a cluster's URL.")] = (
         "local[*]"

@@ -6,12 +6,15 @@ bucket, compares it with the result before, and writes the files.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.eventstore import disclosure
 from tailrace.projections.compute.bucket import (
@@ -207,6 +210,38 @@ def _compute(
     ordered_outcomes = [outcomes[bucket] for bucket in sorted(outcomes)]
     refuse_bad_keys(projection, ordered_outcomes)
     return ordered_outcomes
+
+
+def compute_here(
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+) -> list[BucketOutcome]:
+    """As ``compute``, in this process: for a result that a few rows lead to. Raises what ``compute`` raises."""
+    with translate_errors(projection, "computing its result"):
+        rows: pa.Table = result.toArrow()
+    try:
+        outcomes = _compare_all(task, rows)
+        refuse_bad_keys(projection, outcomes)
+    except BaseException:
+        task.discard()
+        raise
+    report(f"computing {projection.name}", len(outcomes), len(outcomes), "buckets")
+    return outcomes
+
+
+def _compare_all(task: BucketTask, rows: pa.Table) -> list[BucketOutcome]:
+    placement = task.placement
+    batches = [*placement.add_hashes(iter(rows.to_batches()))]
+    hashed = pa.Table.from_batches(batches) if batches else None
+    empty = run_schema(placement.schema).empty_table()
+
+    def compare(bucket: int) -> BucketOutcome:
+        if hashed is None:
+            return task.compare(bucket, empty)
+        return task.compare(bucket, placement.rows(hashed.filter(pc.equal(hashed[BUCKET], bucket))))
+
+    wanted = [bucket for bucket in placement.buckets if bucket not in placement.without]
+    with ThreadPoolExecutor(os.cpu_count(), "tailrace-compare") as pool:
+        return list(pool.map(compare, wanted))
 
 
 def keyed_frame(projection: Projection, result: DataFrame, split: int, partitions: int) -> DataFrame:

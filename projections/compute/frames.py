@@ -40,7 +40,7 @@ def frames(
     result: dict[str, DataFrame] = {}
     for name, planned in plan.inputs.items():
         frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, projection.inputs[name]))
-        result[name] = _declare(frame, projection, name)
+        result[name] = declare(frame, projection, name)
     for name, other in plan.computed_inputs.items():
         read = frames(spark, storage, other.projection, other.reads, parallelism)
         computed = define(other.projection, read, plan.cut.commit_ts)
@@ -51,9 +51,9 @@ def frames(
 
 def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
     """An input's DataFrame as ``frames`` makes it, from rows on the driver in the columns that the function sees."""
-    spark_schema, arrow = _schemas(rows.schema)
+    spark_schema, arrow = schemas(rows.schema)
     frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
-    return _declare(frame, projection, name)
+    return declare(frame, projection, name)
 
 
 def partial_frame(
@@ -67,7 +67,7 @@ def partial_frame(
 ) -> DataFrame:
     """An input's DataFrame with these of its columns, also such as the function does not see."""
     frame = _frame(spark, storage, planned, parallelism, columns)
-    return _declare(frame, with_columns(projection, name, columns), name)
+    return declare(frame, with_columns(projection, name, columns), name)
 
 
 def with_columns(projection: Projection, name: str, columns: Sequence[str]) -> Projection:
@@ -79,14 +79,14 @@ def with_columns(projection: Projection, name: str, columns: Sequence[str]) -> P
     return replace(projection, inputs={**projection.inputs, name: replace(source, cast=cast)})
 
 
-def _declare(frame: DataFrame, projection: Projection, name: str) -> DataFrame:
+def declare(frame: DataFrame, projection: Projection, name: str) -> DataFrame:
     source = projection.inputs[name]
     if isinstance(source, State):
         frame = cast_columns(frame, projection, name, source)
     return frame.alias(name)
 
 
-def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
+def schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
     """The columns as Spark has them, and as Arrow gives them to Spark."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -114,7 +114,7 @@ def cast_columns(frame: DataFrame, projection: Projection, name: str, source: St
 def _frame(
     spark: SparkSession, storage: Storage, planned: Planned, parallelism: int, names: Sequence[str]
 ) -> DataFrame:
-    spark_schema, arrow = _schemas(pa.schema([planned.schema.field(name) for name in names]))
+    spark_schema, arrow = schemas(pa.schema([planned.schema.field(name) for name in names]))
     count = max(1, min(parallelism, planned.buckets))
     # Neighbours: buckets of one partition are decoded together.
     bounds = [planned.buckets * at // count for at in range(count + 1)]

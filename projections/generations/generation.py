@@ -79,6 +79,26 @@ class SampleProof:
 
 
 @dataclass(frozen=True, slots=True)
+class Parity:
+    """Whether another ``engine`` (with the versions that matter) gives a generation's rows as Spark does, for these
+    ``versions`` of the columns of the inputs' topics. ``failed``: the first that differs, or what the engine cannot do;
+    None: all that were compared are equal. ``seconds``: of computing everything on it (None: it was compared on some
+    keys alone)."""
+
+    engine: str
+    versions: Mapping[str, int]
+    failed: str | None = None
+    seconds: float | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Parity:
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """One build of a projection. ``pin`` is None when it follows the log; a ``preview`` has a label, is never promoted
     and never refreshed. ``sink_text`` is parsed when the sink is needed: a sink whose module does not load must not
@@ -99,6 +119,7 @@ class Generation:
     inputs: tuple[InputNeed, ...] = ()
     preview: str | None = None
     checked: SampleProof | None = None
+    parity: Parity | None = None
 
     @classmethod
     def of(cls, info: GenerationInfo) -> Generation:
@@ -124,6 +145,7 @@ class Generation:
             inputs=info.inputs,
             preview=info.preview,
             checked=SampleProof.from_json(info.checked) if info.checked else None,
+            parity=Parity.from_json(info.parity) if info.parity else None,
         )
 
     def sink(self, classes: SinkClasses) -> SinkSpec:

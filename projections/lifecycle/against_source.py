@@ -44,8 +44,8 @@ from tailrace.projections.lifecycle.verify import (
     different_row,
     require_live,
 )
+from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.record import record_failures
-from tailrace.projections.refresh.step import compute_at
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.columns import is_list
 

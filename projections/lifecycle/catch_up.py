@@ -49,13 +49,14 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[RefreshOutcome] = []
-    for done, name in enumerate(refresh_order(ctx.projections, selected)):
-        ctx.report("refreshing", done, len(selected), "projections")
-        try:
-            with refresh_lease(ctx, [name]):
-                outcomes += refresh_under_lease(ctx, name, cut)
-        except AlreadyRunning as error:
-            outcomes.append(RefreshOutcome(name, None, "waiting", error.message, error=error))
+    with ctx.store.look.taken():
+        for done, name in enumerate(refresh_order(ctx.projections, selected)):
+            ctx.report("refreshing", done, len(selected), "projections")
+            try:
+                with refresh_lease(ctx, [name]):
+                    outcomes += refresh_under_lease(ctx, name, cut)
+            except AlreadyRunning as error:
+                outcomes.append(RefreshOutcome(name, None, "waiting", error.message, error=error))
     if not names:
         outcomes += undefined_outcomes(ctx)
     return outcomes
@@ -63,6 +64,11 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
 
 def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
+    with ctx.store.look.taken():
+        return _refresh_under_lease(ctx, name, cut)
+
+
+def _refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     started = datetime.now(UTC)
     try:
         with record_failures(ctx, name, "refresh", ctx.store.derived.live(name)):

@@ -25,8 +25,8 @@ from tailrace.projections.generations.result_input import missing_results, resul
 from tailrace.projections.generations.step_files import BucketFiles
 from tailrace.projections.lifecycle.promote import reconcile
 from tailrace.projections.lifecycle.sink_rows import read_sink
+from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.record import record_failures
-from tailrace.projections.refresh.step import compute_at
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.specs import expires
 

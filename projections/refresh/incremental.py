@@ -35,7 +35,7 @@ from tailrace.projections.analysis.guards import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.char_padding import unpad
 from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema
-from tailrace.projections.compute.frames import frames, local_frame, read_changes
+from tailrace.projections.compute.frames import read_changes
 from tailrace.projections.compute.read_plan import (
     ChangesInput,
     plan_changes,
@@ -78,7 +78,7 @@ class RefreshWindow:
     @classmethod
     def of(cls, step: StepInput, lineage: Lineage, from_epoch: int) -> RefreshWindow:
         cuts = (step.ctx.store.cut(from_epoch), step.cut)
-        return cls(*(Inputs(step.ctx, step.projection, lineage, cut) for cut in cuts))
+        return cls(*(Inputs(step.ctx, step.engine, step.projection, lineage, cut) for cut in cuts))
 
     @property
     def from_epoch(self) -> int:
@@ -157,7 +157,7 @@ def compute_incrementally(
     try:
         require_comparable(step, lineage, window.now)
         held = unchanged_values(step, window.before.cut, subqueries)
-        with _computed_keys_alone(lineage):
+        with step.engine.active(), _computed_keys_alone(lineage):
             affected = _affected_keys(step, lineage, window)
         if (refused := objection(affected, window.null_links)) is not None:
             cause, why = refused
@@ -165,7 +165,7 @@ def compute_incrementally(
         if not len(affected):
             return IncrementalResult([], 0, held.compared)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
-        with _computed_keys_alone(lineage):
+        with step.engine.active(), _computed_keys_alone(lineage):
             rows = window.now.rows_of_keys(affected)
         found = restricted_result(step, lineage, rows, affected, held.values)
     except (TooLarge, HistoryGone) as error:
@@ -276,20 +276,21 @@ def restricted_result(
 
     Raises ProjectionFailed when it gives a row of another key, NotIncremental when keys cannot be computed of all rows.
     """
-    ctx, projection, generation = step.ctx, step.projection, step.generation
+    ctx, projection, generation, engine = step.ctx, step.projection, step.generation, step.engine
     whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, lineage.unknown)
-    with translate_errors(projection, "reading its inputs"):
-        inputs = frames(ctx.spark, ctx.store.storage, projection, whole, ctx.parallelism)
-        inputs |= {
-            name: local_frame(ctx.spark, projection, name, given) if isinstance(given, pa.Table) else given
-            for name, given in rows.items()
-        }
-    result = given_values(projection, define(projection, inputs, step.cut.commit_ts), values)
-    require_schema(projection, generation.schema, str(generation), result)
-    count = sum(given.num_rows for given in rows.values() if isinstance(given, pa.Table))
-    ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
-    with _computed_keys_alone(lineage), translate_errors(projection, "computing its result"):
-        found: pa.Table = result.toArrow()
+    with engine.active():
+        with translate_errors(projection, "reading its inputs"):
+            inputs = engine.frames(projection, whole)
+            inputs |= {
+                name: engine.local_frame(projection, name, given) if isinstance(given, pa.Table) else given
+                for name, given in rows.items()
+            }
+        result = given_values(projection, define(projection, inputs, step.cut.commit_ts), values)
+        require_schema(projection, generation.schema, str(generation), result)
+        count = sum(given.num_rows for given in rows.values() if isinstance(given, pa.Table))
+        ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
+        with _computed_keys_alone(lineage), translate_errors(projection, "computing its result"):
+            found: pa.Table = result.toArrow()
     found = found.select(generation.schema.names).cast(generation.schema).combine_chunks()
     _refuse_outside(projection, lineage, affected, found)
     return found

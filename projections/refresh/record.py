@@ -156,6 +156,7 @@ def _record_of_own(
         reason=taken.reason,
         keys=taken.keys,
         seconds=taken.seconds,
+        engine=None if taken.on == "spark" else taken.on,
         changes=changes.at_most if changes and changes.exact else None,
     )
 

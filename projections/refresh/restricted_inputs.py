@@ -16,7 +16,8 @@ from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import Matches, TooLarge, find_keys, state_of_keys
 from tailrace.eventstore.state.row_layout import Ints
 from tailrace.projections.compute.char_padding import is_padded, unpad, unpad_cells
-from tailrace.projections.compute.frames import partial_frame, read_changes, shown_columns
+from tailrace.projections.compute.engine import Engine
+from tailrace.projections.compute.frames import read_changes, shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input, plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import Direct, Lineage, Link
@@ -37,8 +38,10 @@ class Inputs:
     """The inputs at ``cut``. Rows of one that take more memory than the settings allow (``incremental_bytes``) raise
     TooLarge."""
 
-    def __init__(self, ctx: ProjectionContext, projection: Projection, lineage: Lineage, cut: Cut) -> None:
-        self._ctx, self._projection, self._lineage = ctx, projection, lineage
+    def __init__(
+        self, ctx: ProjectionContext, engine: Engine, projection: Projection, lineage: Lineage, cut: Cut
+    ) -> None:
+        self._ctx, self._engine, self._projection, self._lineage = ctx, engine, projection, lineage
         self._store, self._limit_bytes = ctx.store, ctx.settings.projections.incremental_bytes
         self.cut = cut
         self.null_links: set[str] = set()  # inputs with a NULL in the columns that lead to another input
@@ -99,7 +102,7 @@ class Inputs:
         """The projection's keys that rows of an input take part in, through other inputs as they are here."""
         match self._lineage.paths[name]:
             case Direct(columns=columns) as path if path.computed:
-                return computed_keys(self._ctx.spark, self._projection, name, rows, columns)
+                return computed_keys(self._engine.session, self._projection, name, rows, columns)
             case Direct() as path:
                 return KeySet.of(self._values(name, rows, path.needed))
             case Link(input=other, own=own, theirs=theirs):
@@ -160,9 +163,7 @@ class Inputs:
         more = self._lineage.columns_of(name)
         planned = plan_input(ctx.store, source, self.cut, more)
         columns = tuple(dict.fromkeys((*shown_columns(planned, source), *more)))
-        return partial_frame(
-            ctx.spark, ctx.store.storage, self._projection, name, planned, ctx.parallelism, columns
-        )
+        return self._engine.partial_frame(self._projection, name, planned, self.cut, columns)
 
     def _links(self, rows: DataFrame, columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """The values that rows of other inputs are found by."""

@@ -71,14 +71,14 @@ def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
         refused = analysis if isinstance(analysis, str) else analysis.reason
         return SampleProof(versions, refused, projection.trust, subqueries={})
     lineage = lineage_of(projection)
-    now = Inputs(ctx, projection, lineage, step.cut)
+    now = Inputs(ctx, step.engine, projection, lineage, step.cut)
     task = BucketTask(
         ctx.store.storage, placement_of(generation), files.buckets, projection.tolerance, None, ""
     )
     failed: str | None = None
     try:
         require_comparable(step, lineage, now)
-        keys = _sampled_keys(task, lineage.key, Random(f"{generation} {step.cut.epoch}"))
+        keys = sampled_keys(task, lineage.key, Random(f"{generation} {step.cut.epoch}"))
         if keys is None:
             return None
         with ctx.store.pinned(f"projection {projection.name}"):
@@ -102,7 +102,7 @@ def check_samples(step: StepInput, files: StepFiles) -> SampleProof | None:
     )
 
 
-def _sampled_keys(task: BucketTask, key: Sequence[str], random: Random) -> KeySet | None:
+def sampled_keys(task: BucketTask, key: Sequence[str], random: Random) -> KeySet | None:
     """Some keys of a random bucket; None when the result has no rows."""
     placement = task.placement
     files = [task.previous[bucket] for bucket in sorted(task.previous)]

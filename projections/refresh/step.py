@@ -13,33 +13,38 @@ The life of a step:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tailrace.eventstore.catalog.leases import LeaseEnded
+from tailrace.eventstore.disclosure import describe_error
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.projection_steps import DerivedRun, NewStep
 from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.analysis.subqueries import any_of
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
-from tailrace.projections.compute.compute import compute, define, require_schema
-from tailrace.projections.compute.frames import frames
-from tailrace.projections.compute.read_plan import ResultSources, plan_reads, require_changes
+from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
+from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.costs import too_costly
+from tailrace.projections.refresh.engines.choice import choose, for_all_rows, of_engine
+from tailrace.projections.refresh.engines.parity import compare_engines
 from tailrace.projections.refresh.incremental import Objection, compute_incrementally
 from tailrace.projections.refresh.plan import Cause, Full, Incremental, NotIncremental
 from tailrace.projections.refresh.resume import Leftovers
 from tailrace.projections.refresh.samples import check_samples, proof_of
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.errors import translate_errors
 
+_log = logging.getLogger("tailrace.projections")
 _RECORDS_MAX = 500
+_IN_VAIN = 9
+"""Refreshes before keys are followed again whose rows took too much memory: reading them is most of the work."""
 _NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
 _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
@@ -54,12 +59,13 @@ class ComputedStep:
     reason: str
     keys: int | None = None
     cause: Cause | None = None
+    on: EngineName = "spark"
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedStep:
     """A step in the catalog. ``kind``, ``reason``, ``keys`` and ``cause`` are those of ``ComputedStep``; ``seconds`` is
-    how long it was computed (None: part of it was taken over)."""
+    how long it was computed (None: part of it was taken over), ``on`` which engine."""
 
     run: DerivedRun
     kind: Literal["full", "incremental"]
@@ -67,6 +73,7 @@ class CommittedStep:
     keys: int | None
     seconds: float | None
     cause: Cause | None
+    on: EngineName = "spark"
 
 
 def take_step(
@@ -83,7 +90,8 @@ def take_step(
     name, number = generation.projection, generation.number
     last = ctx.store.steps.last(name, number)
     before = files_of(last) if last else None
-    _ = ctx.spark  # its start is no part of what a step takes
+    step, decided = choose(step, decided, first=last is None)
+    _ = step.engine.session  # its start is no part of what a step takes
     with attempts.attempt(ctx.store.catalog, name, number, str(step.cut.epoch)) as attempt:
         task = BucketTask(
             storage=ctx.store.storage,
@@ -113,9 +121,13 @@ def take_step(
             task.discard()
             raise
         task.forget_receipts()
-    if computed.kind == "full" and step.follows_log and not declaration_refusal(projection):
-        _prove(step, run)
-    return CommittedStep(run, computed.kind, computed.reason, computed.keys, seconds, computed.cause)
+    if step.follows_log and step.on == "spark":
+        if computed.kind == "full" and not declaration_refusal(projection):
+            _prove(step, run)
+        compare_engines(step, files_of(run))
+    return CommittedStep(
+        run, computed.kind, computed.reason, computed.keys, seconds, computed.cause, computed.on
+    )
 
 
 class InputsChanged(TransientError):
@@ -140,25 +152,44 @@ def _prove(step: StepInput, run: DerivedRun) -> None:
 def _compute(
     step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
 ) -> ComputedStep:
+    if step.on == "spark":
+        return _compute_on(step, decided, last, task)
+    try:
+        return _compute_on(step, decided, last, task)
+    except Exception as error:  # noqa: BLE001 whatever Sail says, Spark shows whose mistake it is
+        _log.warning("Sail could not compute %s, Spark does: %s", step.generation, describe_error(error))
+        return _compute_on(replace(step, on="spark"), decided, last, task)
+
+
+def _compute_on(
+    step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
+) -> ComputedStep:
     reason, cause = decided.reason, decided.cause if isinstance(decided, Full) else None
-    if isinstance(decided, Incremental) and last is not None:
+    vain = step.ctx.in_vain
+    if isinstance(decided, Incremental) and vain.get(step.projection.name, 0):
+        vain[step.projection.name] -= 1
+        reason, cause = f"{reason}; rows of affected keys took too much memory in its last refreshes", "size"
+    elif isinstance(decided, Incremental) and last is not None:
         try:
             proof = proof_of(step)
             subqueries = (proof and proof.subqueries) or {}
             result = compute_incrementally(step, last.to_epoch, task, _objection(step, last), subqueries)
             reason += f", which affects {result.keys:,} key{'' if result.keys == 1 else 's'}"
             reason += f"; {any_of(result.unchanged)} did not change" if result.unchanged else ""
-            return ComputedStep(result.outcomes, "incremental", reason, result.keys)
+            return ComputedStep(result.outcomes, "incremental", reason, result.keys, on=step.on)
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause
-    return ComputedStep(compute_at(step, task), "full", reason, cause=cause)
+            step = for_all_rows(step)
+            if error.cause == "size":
+                vain[step.projection.name] = _IN_VAIN
+    return ComputedStep(compute_at(step, task), "full", reason, cause=cause, on=step.on)
 
 
 def _objection(step: StepInput, last: DerivedRun) -> Objection:
     """What is known against following keys once they are counted: NULLs that the proof does not cover, and cost."""
     generation = step.generation
     records = step.ctx.store.run_records.latest(generation.projection, limit=_RECORDS_MAX)
-    own = [record for record in records if record.generation == generation.number]
+    own = of_engine([record for record in records if record.generation == generation.number], step.on)
     rows, proof = files_of(last).rows, proof_of(step)
 
     def objection(affected: KeySet, null_links: set[str]) -> tuple[Cause, str] | None:
@@ -215,26 +246,3 @@ def _commit(step: StepInput, last: DerivedRun | None, files: StepFiles, lease: s
         ),
         lease=lease,
     )
-
-
-def compute_at(
-    step: StepInput, task: BucketTask, results: Mapping[str, int] | None = None
-) -> list[BucketOutcome]:
-    """Run the projection over the whole log at a position and each bucket of its result through ``task``. This is part
-    of an attempt: tasks open files long after they were named. ``results`` are the generations of
-    other projections that are read; default: the live ones.
-
-    Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
-    computed of were removed.
-    """
-    ctx, projection, generation = step.ctx, step.projection, step.generation
-    require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
-    ctx.report(f"reading for {projection.name}", 0, None, "")
-    sources = ResultSources(results or {}, ctx.computed_inputs(generation.pin))
-    reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=sources)
-    with translate_errors(projection, "reading its inputs"):
-        inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
-    result = define(projection, inputs, step.cut.commit_ts)
-    require_schema(projection, generation.schema, str(generation), result)
-    ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
-    return compute(projection, result, task, ctx.report)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.followed import followed
+from tailrace.projections.compute.engine import Engine, EngineName, SailEngine, SparkEngine, SparkOverFiles
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Input, Projection, Result
 from tailrace.projections.generations.generation import Generation
@@ -15,12 +16,21 @@ from tailrace.projections.generations.result_input import results_at
 
 @dataclass(frozen=True)
 class StepInput:
-    """A generation, the definition it is refreshed by, and the position that its next step leads to."""
+    """A generation, the definition it is refreshed by, the position that its next step leads to, and what computes
+    it: ``on`` which engine, and whether that reads the inputs from files of this machine, which projections share."""
 
     ctx: ProjectionContext
     definition: Projection
     generation: Generation
     cut: Cut
+    on: EngineName = "spark"
+    from_files: bool = False
+
+    @cached_property
+    def engine(self) -> Engine:
+        if self.on == "sail":
+            return SailEngine(self.ctx)
+        return SparkOverFiles(self.ctx) if self.from_files else SparkEngine(self.ctx)
 
     @cached_property
     def projection(self) -> Projection:

@@ -19,7 +19,6 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.empty_inputs import empty_inputs
 from tailrace.projections.analysis.subqueries import words_of
 from tailrace.projections.compute.compute import define
-from tailrace.projections.compute.frames import frames
 from tailrace.projections.compute.read_plan import plan_input, plan_reads
 from tailrace.projections.compute.scalar_subqueries import (
     ScalarSubquery,
@@ -128,9 +127,9 @@ def _subqueries_at(step: StepInput, cut: Cut, names: Collection[str]) -> list[Sc
     with _followed_or_full("the values of its subqueries cannot be told"):
         reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, read)
         with translate_errors(projection, "reading its inputs"):
-            given = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
+            given = step.engine.frames(projection, reads)
             inputs = {name: marked(frame, name) for name, frame in given.items()}
-            inputs |= empty_inputs(ctx.spark, projection, others)
+            inputs |= empty_inputs(step.engine.session, projection, others)
         result = define(projection, inputs, cut.commit_ts)
         with translate_errors(projection, "being looked through"):
             return scalar_subqueries(result)
@@ -144,4 +143,4 @@ def _value(step: StepInput, subquery: ScalarSubquery) -> SubqueryValue:
         _followed_or_full(f"the value of {words} cannot be told"),
         translate_errors(projection, f"computing {words}"),
     ):
-        return subquery.value(step.ctx.spark)
+        return subquery.value(step.engine.session)

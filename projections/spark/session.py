@@ -227,7 +227,7 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
         "spark.log.level": "ERROR",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        **_runtime_conf(settings),
+        **runtime_conf(settings),
     }
     conf[f"spark.executorEnv.{_ARROW_POOL}"] = os.environ.get(_ARROW_POOL, "system")
     for name in _FOR_WORKERS:  # those on other machines do not inherit it
@@ -244,7 +244,7 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
     return conf
 
 
-def _runtime_conf(settings: Settings) -> dict[str, str]:
+def runtime_conf(settings: Settings) -> dict[str, str]:
     """Settings that can be changed in a running session."""
     return {
         "spark.sql.session.timeZone": "UTC",
@@ -256,7 +256,7 @@ def _runtime_conf(settings: Settings) -> dict[str, str]:
 
 
 def _configure(session: SparkSession, settings: Settings) -> None:
-    for name, value in _runtime_conf(settings).items():
+    for name, value in runtime_conf(settings).items():
         session.conf.set(name, value)
 
 

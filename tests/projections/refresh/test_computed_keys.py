@@ -15,6 +15,7 @@ from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.eventstore.store import Store
 from tailrace.projections import Computed, State, Through, load_projections
 from tailrace.projections.compute import read_plan
+from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.lifecycle.verify import verify
@@ -120,7 +121,7 @@ def test_rows_of_computed_keys_are_found_by_spark_and_what_belongs_to_them_by_th
     projection = reading(["size"], orders=SIZE, customers=CUSTOMERS)
     orders = [row for row in made.log.state["orders"].values() if row["quantity"] + 1 in (3, 9)]
     store, topic = made.ctx.store, SIZE.topic_id
-    found = Inputs(made.ctx, projection, lineage_of(projection), store.cut())
+    found = Inputs(made.ctx, SparkEngine(made.ctx), projection, lineage_of(projection), store.cut())
     monkeypatch.setattr(read_plan, "INLINE_LIMIT", 0)
     rows = found.rows_of_keys(set_of([3, 9]))
     assert all(ref.inline is None for ref in store.segments(topic, store.cut())), "no task carries blobs"
@@ -138,11 +139,15 @@ def test_what_leads_from_rows_of_computed_keys_to_others_may_be_too_much(
     projection = reading(["size"], orders=SIZE)
     lineage, cut = lineage_of(projection), made.ctx.store.cut()
     frame = spark.createDataFrame(pa.table({"a.b": [1, 2, 2], "c": [0, 0, 0]}))
-    (column,) = Inputs(made.ctx, projection, lineage, cut)._links(frame, ["a.b"])
+    (column,) = Inputs(made.ctx, SparkEngine(made.ctx), projection, lineage, cut)._links(frame, ["a.b"])
     assert sorted(column.to_pylist()) == [1, 2]
-    assert Inputs(made.limited(column.nbytes), projection, lineage, cut)._links(frame, ["a.b"])
+    assert Inputs(made.limited(column.nbytes), SparkEngine(made.ctx), projection, lineage, cut)._links(
+        frame, ["a.b"]
+    )
     with pytest.raises(TooLarge, match="what leads to their rows takes 0 MiB"):
-        Inputs(made.limited(column.nbytes - 1), projection, lineage, cut)._links(frame, ["a.b"])
+        Inputs(made.limited(column.nbytes - 1), SparkEngine(made.ctx), projection, lineage, cut)._links(
+            frame, ["a.b"]
+        )
 
 
 def test_changed_rows_affect_the_keys_that_are_computed_of_them(made: Handmade) -> None:

@@ -17,6 +17,7 @@ from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.eventstore.storage import Storage
 from tailrace.projections import Changes, Events, Result, State, Through
+from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Input, Projection
 from tailrace.projections.generations.key_set import KeySet
@@ -82,7 +83,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[SegmentRef]:
 
 def inputs(made: Handmade, projection: Projection, held: int = 1 << 30) -> Inputs:
     """At the log's end, of which so many bytes may be held."""
-    return Inputs(made.limited(held), projection, lineage_of(projection), made.ctx.store.cut())
+    return Inputs(
+        made.limited(held), SparkEngine(made.ctx), projection, lineage_of(projection), made.ctx.store.cut()
+    )
 
 
 def rows_of(found: Inputs, name: str, wanted: KeySet) -> pa.Table:

@@ -1,0 +1,149 @@
+"""What computes DataFrames: Spark, or Sail where it may. Both give the rows of a result as Arrow.
+
+Spark reads inputs in its tasks. Sail, which shares this process, is given files of them, which all projections of a
+round share (``input_files``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import pyarrow as pa
+
+from tailrace.eventstore.model.position import Cut
+from tailrace.projections.compute.frames import (
+    declare,
+    frames,
+    local_frame,
+    partial_frame,
+    shown_columns,
+    with_columns,
+)
+from tailrace.projections.compute.input_files import input_folder
+from tailrace.projections.compute.read_plan import Planned, ReadPlan
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.spark.sail import remote_functions, sail_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EngineName = Literal["spark", "sail"]
+
+
+class Engine(Protocol):
+    """Work of one process on one engine."""
+
+    name: EngineName
+
+    @property
+    def session(self) -> SparkSession:
+        """Started at the first use."""
+
+    def active(self) -> AbstractContextManager[None]:
+        """Inside, pyspark's functions build columns for this engine."""
+
+    def frames(self, projection: Projection, reads: ReadPlan) -> dict[str, DataFrame]:
+        """A DataFrame of all rows of each input of a read plan, under its declared name."""
+
+    def partial_frame(
+        self, projection: Projection, name: str, planned: Planned, cut: Cut, columns: Sequence[str]
+    ) -> DataFrame:
+        """An input's DataFrame with these of its columns, also such as the function does not see."""
+
+    def local_frame(self, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
+        """An input's DataFrame of these rows."""
+
+
+class SparkEngine:
+    """The session of the settings, in a JVM. Its tasks read the inputs."""
+
+    name: EngineName = "spark"
+
+    def __init__(self, ctx: ProjectionContext) -> None:
+        self._ctx = ctx
+
+    @property
+    def session(self) -> SparkSession:
+        return self._ctx.spark
+
+    def active(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def frames(self, projection: Projection, reads: ReadPlan) -> dict[str, DataFrame]:
+        ctx = self._ctx
+        return frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
+
+    def partial_frame(
+        self, projection: Projection, name: str, planned: Planned, cut: Cut, columns: Sequence[str]
+    ) -> DataFrame:
+        ctx = self._ctx
+        return partial_frame(
+            ctx.spark, ctx.store.storage, projection, name, planned, ctx.parallelism, columns
+        )
+
+    def local_frame(self, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
+        return local_frame(self.session, projection, name, rows)
+
+
+class SparkOverFiles(SparkEngine):
+    """The same, for inputs that were read into files of this machine."""
+
+    def frames(self, projection: Projection, reads: ReadPlan) -> dict[str, DataFrame]:
+        return frames_of_files(self, self._ctx, projection, reads)
+
+
+class SailEngine:
+    """The session of Sail."""
+
+    name: EngineName = "sail"
+
+    def __init__(self, ctx: ProjectionContext) -> None:
+        self._ctx = ctx
+
+    @property
+    def session(self) -> SparkSession:
+        return sail_session(self._ctx.settings)
+
+    def active(self) -> AbstractContextManager[None]:
+        return remote_functions()
+
+    def frames(self, projection: Projection, reads: ReadPlan) -> dict[str, DataFrame]:
+        return frames_of_files(self, self._ctx, projection, reads)
+
+    def partial_frame(
+        self, projection: Projection, name: str, planned: Planned, cut: Cut, columns: Sequence[str]
+    ) -> DataFrame:
+        narrow = with_columns(projection, name, columns)
+        return _frame_of_files(self, self._ctx, narrow, name, planned, cut, columns)
+
+    def local_frame(self, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
+        return local_frame(self.session, projection, name, rows)
+
+
+def frames_of_files(
+    engine: Engine, ctx: ProjectionContext, projection: Projection, reads: ReadPlan
+) -> dict[str, DataFrame]:
+    """All rows of each input, from files that they are written to once for all projections."""
+    return {
+        name: _frame_of_files(
+            engine, ctx, projection, name, planned, reads.cut, shown_columns(planned, projection.inputs[name])
+        )
+        for name, planned in reads.inputs.items()
+    }
+
+
+def _frame_of_files(
+    engine: Engine,
+    ctx: ProjectionContext,
+    projection: Projection,
+    name: str,
+    planned: Planned,
+    cut: Cut,
+    columns: Sequence[str],
+) -> DataFrame:
+    folder, schema = input_folder(ctx, projection.inputs[name], planned, cut, columns)
+    read = engine.session.read.schema(schema).parquet(str(folder))
+    return declare(read.select(*(f"`{column}`" for column in columns)), projection, name)

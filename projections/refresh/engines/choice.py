@@ -1,0 +1,152 @@
+"""Which engine takes a step: Sail where it is asked for and proved to give a definition's rows as Spark does.
+
+A first step is always Spark's: it is what Sail's rows are compared with. With Sail, small inputs are rather computed
+whole than by key: that reads files which other projections of the round read too, and takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.projections.compute.engine import EngineName
+from tailrace.projections.compute.frames import shown_columns
+from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, plan_reads
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.lineage import Direct, lineage_of
+from tailrace.projections.generations.generation import Parity
+from tailrace.projections.refresh.costs import LATEST
+from tailrace.projections.refresh.plan import Full, Incremental
+from tailrace.projections.refresh.samples import input_versions, proof_of
+from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.spark.sail import is_installed, sail_version
+from tailrace.projections.spark.session import runs_here
+
+if TYPE_CHECKING:
+    from tailrace.projections.refresh.plan import Cause
+
+DECODED = 2.5
+"""Stored bytes of rows decode to about this many times as much."""
+_QUICK = "everything is computed in less than a second"
+_QUICK_SECONDS = 1.0
+"""What is computed whole in less is not worth the look for affected keys."""
+
+
+def sail_is_wanted(ctx: ProjectionContext) -> bool:
+    """Whether the settings ask for Sail and it can be had: it shares this process, and so does a local master."""
+    return ctx.settings.spark.engine != "spark" and is_installed() and runs_here(ctx.settings.spark.master)
+
+
+def parity_of(step: StepInput) -> Parity | None:
+    """What is known of the Sail that is installed, for the columns that the inputs have now; None: it is still to be
+    compared."""
+    held = step.ctx.generation(step.generation.projection, step.generation.number).parity
+    if held is None or held.engine != sail_version() or dict(held.versions) != input_versions(step):
+        return None
+    return held
+
+
+def reads_of(step: StepInput, names: Sequence[str] | None = None) -> ReadPlan:
+    """All rows of inputs at the step's position."""
+    return plan_reads(step.ctx.store, step.projection, step.cut, step.ctx.parallelism, names)
+
+
+def is_small(ctx: ProjectionContext, reads: ReadPlan) -> bool:
+    """Whether inputs together take so little memory that they are read into files of this machine."""
+    return reads.stored_bytes * DECODED < ctx.settings.spark.small_bytes
+
+
+def unreadable(reads: ReadPlan) -> str | None:
+    """Why inputs are not read into files, whatever their size."""
+    if reads.computed_inputs:
+        return "a result that it reads is computed with it"
+    if any(isinstance(each, ChangesInput) and each.keys is not None for each in reads.inputs.values()):
+        return "it reads events with values about persons, which are not written to files"
+    return None
+
+
+def choose(
+    step: StepInput, decided: Full | Incremental, *, first: bool
+) -> tuple[StepInput, Full | Incremental]:
+    """The step on the engine that takes it, and in the way that it is taken there."""
+    ctx = step.ctx
+    if first or step.generation.pin is not None or not runs_here(ctx.settings.spark.master):
+        return step, decided
+    reads = reads_of(step)
+    if unreadable(reads) is not None:
+        return step, decided
+    small = is_small(ctx, reads)
+    parity = parity_of(step) if sail_is_wanted(ctx) else None
+    if parity is None or parity.failed is not None:
+        step = replace(step, from_files=small and _is_plain(step, reads))
+        if step.from_files and isinstance(decided, Incremental) and parity is not None and _was_quick(step):
+            return step, _in_full(decided, _QUICK)
+        return step, decided
+    step = replace(step, on="sail", from_files=True)
+    whole = small or ctx.settings.spark.engine == "sail"
+    if isinstance(decided, Full):
+        return for_all_rows(step, reads), decided
+    if whole and (parity.seconds or 0.0) < _QUICK_SECONDS:
+        return step, _in_full(decided, _QUICK)
+    proof = proof_of(step)
+    if proof is None or proof.subqueries:  # their values are compared in Spark's plans
+        if whole:
+            return step, _in_full(decided, "values of its subqueries are not compared")
+        return replace(step, on="spark", from_files=False), decided
+    lineage = lineage_of(step.projection)
+    computed = [name for name, path in lineage.paths.items() if isinstance(path, Direct) and path.computed]
+    read_whole = [*lineage.unknown, *computed]
+    if whole or not read_whole or is_small(ctx, reads_of(step, read_whole)):
+        return step, decided
+    return replace(step, on="spark", from_files=False), decided
+
+
+def _was_quick(step: StepInput) -> bool:
+    """Whether the last refreshes that computed everything on this engine took less than a second, as far as is
+    known."""
+    records = step.ctx.store.run_records.latest(step.projection.name, limit=LATEST, kinds=["full"])
+    seconds = [
+        record.seconds for record in of_engine(records, step.on) if record.seconds and record.from_epoch
+    ]
+    return min(seconds, default=0.0) < _QUICK_SECONDS
+
+
+def for_all_rows(step: StepInput, reads: ReadPlan | None = None) -> StepInput:
+    """The step where it is computed whole: on Sail only where that may take all rows."""
+    if step.on == "spark" or step.ctx.settings.spark.engine == "sail":
+        return step
+    if is_small(step.ctx, reads or reads_of(step)):
+        return step
+    return replace(step, on="spark", from_files=False)
+
+
+def _is_plain(step: StepInput, reads: ReadPlan) -> bool:
+    """Whether Spark reads all columns from files in the types in which its tasks give them."""
+    return all(
+        _is_plain_type(planned.schema.field(column).type)
+        for name, planned in reads.inputs.items()
+        for column in shown_columns(planned, step.projection.inputs[name])
+    )
+
+
+def _is_plain_type(kind: pa.DataType) -> bool:
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_decimal128,
+            pa.types.is_string, pa.types.is_binary, pa.types.is_date32, pa.types.is_timestamp,
+        )
+    )  # fmt: skip
+
+
+def _in_full(decided: Incremental, why: str, cause: Cause = "cost") -> Full:
+    return Full(decided.from_epoch, decided.to_epoch, f"{decided.reason}; {why}", cause)
+
+
+def of_engine(records: Sequence[RunRecord], engine: EngineName) -> list[RunRecord]:
+    """What the engine took: another one's seconds say nothing of it."""
+    return [record for record in records if (record.engine or "spark") == engine]

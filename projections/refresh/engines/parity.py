@@ -1,0 +1,189 @@
+"""The gate before Sail: a definition's rows on it and on Spark are compared once for each generation, release of Sail
+and version of the inputs' columns.
+
+Two comparisons, and both have to be equal:
+
+  - *Real rows*: of a step that Spark has just committed, all rows where the inputs are small, else those of sampled
+    keys.
+  - *Edge values*: the function over some rows in which each column has the edge values of its type, on both engines.
+    Where Spark raises an error, Sail has to raise one: an integer that wraps around is no result.
+
+The outcome is kept with the generation; ``check`` and ``projection list`` show it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.errors import TailraceError
+from tailrace.eventstore.state.key_lookup import TooLarge
+from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
+from tailrace.projections.compute.compute import define
+from tailrace.projections.compute.engine import Engine, SailEngine, SparkEngine
+from tailrace.projections.compute.frames import read_buckets, shown_columns
+from tailrace.projections.compute.read_plan import ReadPlan
+from tailrace.projections.definition.lineage import lineage_of
+from tailrace.projections.definition.model import Projection, State
+from tailrace.projections.generations.generation import Parity
+from tailrace.projections.generations.step_files import StepFiles
+from tailrace.projections.refresh.compute_all import compute_at
+from tailrace.projections.refresh.engines.choice import (
+    is_small,
+    parity_of,
+    reads_of,
+    sail_is_wanted,
+    unreadable,
+)
+from tailrace.projections.refresh.engines.edge_values import edge_rows
+from tailrace.projections.refresh.incremental import compare_buckets, restricted_result
+from tailrace.projections.refresh.plan import NotIncremental
+from tailrace.projections.refresh.restricted_inputs import Inputs
+from tailrace.projections.refresh.samples import input_versions, proof_of, sampled_keys
+from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.spark.sail import sail_version
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.state.input import StateInput
+
+_EDGE_ROWS = 200
+"""Real rows of each input that edge values are put into."""
+
+
+def compare_engines(step: StepInput, files: StepFiles) -> None:
+    """Compare a step that Spark took, of which ``files`` are the result, with Sail, unless that is known."""
+    if not sail_is_wanted(step.ctx) or parity_of(step) is not None:
+        return
+    found = _compared(step, files)
+    if found is not None:
+        generation = step.generation
+        step.ctx.store.derived.set_parity(generation.projection, generation.number, found.to_json())
+
+
+def _compared(step: StepInput, files: StepFiles) -> Parity | None:
+    """None: what would be computed on Sail is not known yet."""
+    ctx, versions = step.ctx, input_versions(step)
+    reads = reads_of(step)
+    refused = unreadable(reads)
+    if refused is not None:
+        return Parity(sail_version(), versions, refused)
+    ctx.report(f"comparing Sail with Spark for {step.projection.name}", 0, None, "")
+    on_sail = replace(step, on="sail", from_files=True)
+    seconds = None
+    try:
+        with ctx.store.pinned(f"projection {step.projection.name}"):
+            failed = _edges_differ(step, reads)
+            if failed is None and (is_small(ctx, reads) or ctx.settings.spark.engine == "sail"):
+                with on_sail.engine.active():
+                    on_sail.engine.frames(step.projection, reads)  # its files are other projections' too
+                began = time.monotonic()
+                failed = _different(compute_at(on_sail, _comparing(step, files), files.results))
+                seconds = time.monotonic() - began
+            elif failed is None:
+                outcomes = _sampled(on_sail, files)
+                if outcomes is None:
+                    return None
+                failed = _different(outcomes)
+    except TailraceError as error:
+        failed = f"Sail cannot compute it: {' '.join(error.message.split())}"
+    return Parity(sail_version(), versions, failed, seconds)
+
+
+def _comparing(step: StepInput, files: StepFiles) -> BucketTask:
+    """Compares with the step's result, and writes nothing."""
+    return BucketTask(
+        step.ctx.store.storage,
+        placement_of(step.generation),
+        files.buckets,
+        step.projection.tolerance,
+        None,
+        "",
+    )
+
+
+def _different(outcomes: list[BucketOutcome]) -> str | None:
+    samples = [sample for outcome in outcomes for sample in outcome.samples]
+    if not samples:
+        return None
+    return f"its rows on Sail are others than on Spark, for example of key {disclosure.value(samples[0].key)}"
+
+
+def _sampled(step: StepInput, files: StepFiles) -> list[BucketOutcome] | None:
+    """The outcomes of comparing some keys; None when the projection is not followed by key, or cannot be yet."""
+    proof = proof_of(step)
+    if proof is None or proof.failed is not None or proof.subqueries:
+        return None
+    lineage, task = lineage_of(step.projection), _comparing(step, files)
+    keys = sampled_keys(task, lineage.key, Random(f"{step.generation} {step.cut.epoch}"))
+    if keys is None:
+        return None
+    try:
+        with step.engine.active():
+            rows = Inputs(step.ctx, step.engine, step.projection, lineage, step.cut).rows_of_keys(keys)
+        found = restricted_result(step, lineage, rows, keys)
+    except (TooLarge, NotIncremental):
+        return None
+    return compare_buckets(task, lineage, keys, found)
+
+
+def _edges_differ(step: StepInput, reads: ReadPlan) -> str | None:
+    """What differs where columns have edge values; None when nothing does. Where both engines refuse large numbers, the
+    others are compared without them."""
+    projection = step.projection
+    rows = {name: _some_rows(step, reads, name) for name in reads.inputs}
+    for extremes in (True, False):
+        given = {
+            name: edge_rows(table, _keys_of(projection, reads, name), extremes=extremes)
+            for name, table in rows.items()
+        }
+        spark, sail = (
+            _rows_on(engine, step, given) for engine in (SparkEngine(step.ctx), SailEngine(step.ctx))
+        )
+        if spark is None and sail is None:
+            continue
+        if spark is None:
+            return "it gives rows for edge values of its columns where Spark raises an error"
+        if sail is None:
+            return "it raises an error for edge values of its columns that Spark computes"
+        return None if spark == sail else "its rows for edge values of its columns are others than Spark's"
+    return None
+
+
+def _some_rows(step: StepInput, reads: ReadPlan, name: str) -> pa.Table:
+    """The first rows of an input, as the function sees them."""
+    planned, source = reads.inputs[name], step.projection.inputs[name]
+    names = shown_columns(planned, source)
+    pieces: list[pa.Table] = []
+    found = 0
+    for bucket in range(planned.buckets):
+        for rows in read_buckets(step.ctx.store.storage, planned, range(bucket, bucket + 1)):
+            pieces.append(rows.select(names).slice(0, _EDGE_ROWS - found))
+            found += pieces[-1].num_rows
+        if found >= _EDGE_ROWS:
+            break
+    return pa.concat_tables(pieces)
+
+
+def _keys_of(projection: Projection, reads: ReadPlan, name: str) -> list[str]:
+    if not isinstance(projection.inputs[name], State):
+        return list(reads.inputs[name].schema.names)
+    planned: StateInput = reads.inputs[name]  # type: ignore[assignment]  # as its source says
+    return [column.name for column in planned.target.key]
+
+
+def _rows_on(engine: Engine, step: StepInput, given: Mapping[str, pa.Table]) -> list[str] | None:
+    """The function's rows in an order of their own; None when it fails."""
+    projection = step.projection
+    try:
+        with engine.active():
+            inputs = {name: engine.local_frame(projection, name, rows) for name, rows in given.items()}
+            found: pa.Table = define(projection, inputs, step.cut.commit_ts).toArrow()
+    except Exception:  # noqa: BLE001 what it raises is in other words on each engine
+        return None
+    return sorted(map(repr, found.cast(step.generation.schema).to_pylist()))
