@@ -4,6 +4,9 @@ A round of the loop: ask the log for its end, take the projection that is due an
 outcomes. When none is due, wait for the log to grow or for the next one to be due. The loop ends when ``stop`` is set,
 after the refresh under way. A bad projection or a sink out of reach never stops the others.
 
+Projections that are due together are brought to one position, so that they share what is read of it. One that has
+declared a freshness gets a position that is at most a quarter of it old.
+
 How a projection is scheduled (``Schedule``):
 
   - *behind*: the log has epochs that it may lack. It is due when half of its freshness has passed since the first of
@@ -28,6 +31,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.edited import DefinitionFiles
@@ -132,6 +136,14 @@ class Schedule:
         entry = self._entries[name]
         entry.through, entry.behind_since, entry.refreshed_at, entry.pause = through, None, now, 0.0
 
+    def has(self, name: str, epoch: int) -> bool:
+        """Whether it holds everything up to an epoch."""
+        return self._entries[name].through >= epoch
+
+    def allowed_age(self, name: str) -> float:
+        """Seconds that the position which it is brought to may be old."""
+        return self._entries[name].freshness / 4
+
     def note_failed(self, name: str, now: float) -> None:
         """It could not be refreshed. It is tried again after its own, ever longer pause, so that it does not slow the
         others."""
@@ -170,6 +182,7 @@ def run(
         {each.name: each.reads for each in selected},
     )
     news, files = _News(report), DefinitionFiles(selected)
+    shared = _SharedCut(ctx.store, schedule, clock)
     with refresh_lease(ctx, [each.name for each in selected]):
         while not stop.is_set():
             require_submitter()
@@ -183,7 +196,8 @@ def run(
             schedule.note_growth(seen, lambda epoch: _age(ctx.store, epoch), clock())
             name = schedule.next(clock())
             if name is not None:
-                outcomes = refresh_under_lease(ctx, name, ctx.store.cut())
+                cut = shared.of(name)
+                outcomes = refresh_under_lease(ctx, name, cut)
                 for outcome in outcomes:
                     count(outcome)
                     if not (stop.is_set() and isinstance(outcome.error, TransientError)):
@@ -191,13 +205,33 @@ def run(
                 if any(outcome.status in _UNFINISHED for outcome in outcomes):
                     schedule.note_failed(name, clock())
                 else:
-                    schedule.note_refreshed(name, seen, clock())
+                    schedule.note_refreshed(name, cut.epoch, clock())
                 continue
             for outcome in undefined_outcomes(ctx) if not names else ():
                 news.note(outcome)
             timeout = min(poll, schedule.wait(clock()))
             with closing(ctx.store.follow(after_epoch=seen, timeout=timeout)) as epochs:
                 next(epochs, None)
+
+
+class _SharedCut:
+    """The position that projections which are due together are brought to."""
+
+    def __init__(self, store: Store, schedule: Schedule, clock: Callable[[], float]) -> None:
+        self._store, self._schedule, self._clock = store, schedule, clock
+        self._cut: Cut | None = None
+        self._taken = 0.0
+
+    def of(self, name: str) -> Cut:
+        """The last one; a new one for a projection that is there already, or asks for a later one."""
+        now = self._clock()
+        if (
+            self._cut is None
+            or self._schedule.has(name, self._cut.epoch)
+            or now - self._taken > self._schedule.allowed_age(name)
+        ):
+            self._cut, self._taken = self._store.cut(), now
+        return self._cut
 
 
 def _age(store: Store, epoch: int) -> float:

@@ -22,7 +22,7 @@ from tests.projections.tpch import data
 
 QUERIES = Path(data.__file__).with_name("queries")
 TAILRACE = [sys.executable, "-m", "tailrace"]
-_TOML = """
+TOML = """
 [store]
 catalog = "sqlite:///catalog.db"
 segments = "segments"
@@ -40,7 +40,7 @@ def prepare(folder: Path, dsn: str) -> None:
     """A project whose log has the tables."""
     data.load(dsn, data.Generator(data.Size.of_factor(0.01), Random(22)))
     (folder / "queries").mkdir()
-    (folder / "tailrace.toml").write_text(_TOML.format(dsn=dsn), encoding="utf-8")
+    (folder / "tailrace.toml").write_text(TOML.format(dsn=dsn), encoding="utf-8")
     for words in (["init"], ["capture", "--until-idle"]):
         subprocess.run([*TAILRACE, *words], cwd=folder, check=True, capture_output=True)
 

@@ -522,5 +522,7 @@ runs = Table(
     Column("changes", BigInteger),
     Column("tries", Integer, nullable=False),
     Column("engine", Text),
+    Column("asked", Float),
+    Column("behind", Float),
     Index("ix_runs_projection_started", "projection", "started"),
 )

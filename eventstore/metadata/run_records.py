@@ -36,7 +36,9 @@ class RunRecord:
     Of kind verify: what would have to be upserted and deleted to make the sink right, both 0 of status different when
     the sink has rows that cannot be compared. Of status failed: what was tried
     (refresh, build, verify), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last;
-    it may have no generation yet. ``engine``: what computed it; None where that was Spark, or is not known."""
+    it may have no generation yet. ``engine``: what computed it; None where that was Spark, or is not known.
+    ``behind``: seconds from the commit of the first rows that the sink lacked to their being there, and ``asked``: how
+    many the definition declares (None: none)."""
 
     projection: str
     generation: int | None
@@ -55,6 +57,8 @@ class RunRecord:
     changes: int | None = None
     tries: int = 1
     engine: str | None = None
+    asked: float | None = None
+    behind: float | None = None
 
     @classmethod
     def of_moment(
@@ -99,6 +103,8 @@ class RunRecords:
                     changes=record.changes,
                     tries=record.tries,
                     engine=record.engine,
+                    asked=record.asked,
+                    behind=record.behind,
                 )
             )
             connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
@@ -168,6 +174,8 @@ class RunRecords:
                 changes=row.changes,
                 tries=row.tries,
                 engine=row.engine,
+                asked=row.asked,
+                behind=row.behind,
             )
             for row in rows
         ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import TailraceError
-from tailrace.eventstore.metadata.run_records import REFRESHES
+from tailrace.eventstore.metadata.run_records import REFRESHES, STEPS
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 _RECENT = timedelta(days=1)
+_REFRESHES = 20
+"""That say how fresh a projection is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,21 @@ class ProjectionProgress:
     verified: RunRecord | None
     failing: RunRecord | None
     unshown: PendingPromotion | None = None
+    freshness: Freshness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How old readers of a projection had become when its last refreshes reached the sink, in seconds: ``got`` by most
+    of them (19 of 20), ``asked`` by the definition then (None: nothing). ``slowest`` is the one of the longest."""
+
+    asked: float | None
+    got: float
+    slowest: RunRecord
+
+    @property
+    def is_missed(self) -> bool:
+        return self.asked is not None and self.got > self.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +131,19 @@ def _progress_of(
         verified=verified[0] if verified and verified[0].generation == live.number else None,
         failing=last_failure(ctx.store, name),
         unshown=answer.unshown,
+        freshness=freshness_of(ctx.store, live),
     )
+
+
+def freshness_of(store: Store, generation: Generation) -> Freshness | None:
+    """Of the last refreshes of a generation; None: no refresh has followed its build."""
+    records = store.run_records.latest(generation.projection, limit=_REFRESHES, kinds=STEPS)
+    mine = [each for each in records if each.generation == generation.number and each.behind is not None]
+    if not mine:
+        return None
+    ordered = sorted(mine, key=lambda record: record.behind or 0.0)
+    most = ordered[min(len(ordered) - 1, len(ordered) * 19 // 20)]
+    return Freshness(mine[0].asked, most.behind or 0.0, ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)

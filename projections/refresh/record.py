@@ -157,8 +157,17 @@ def _record_of_own(
         keys=taken.keys,
         seconds=taken.seconds,
         engine=None if taken.on == "spark" else taken.on,
+        asked=projection.freshness_seconds,
+        behind=seconds_behind(ctx, projection, step.from_epoch, finished) if step.from_epoch else None,
         changes=changes.at_most if changes and changes.exact else None,
     )
+
+
+def seconds_behind(ctx: ProjectionContext, projection: Projection, epoch: int, now: datetime) -> float | None:
+    """Seconds since the commit of the first rows behind an epoch that the projection reads; None: there are none."""
+    found = ctx.store.epochs(after=epoch, limit=1, topics=ctx.topics(projection))
+    committed = found[0].commit_ts if found else None
+    return max((now - committed).total_seconds(), 0.0) if committed else None
 
 
 def _record_of_earlier(started: datetime, finished: datetime, step: DerivedRun, what: str) -> RunRecord:

@@ -117,6 +117,15 @@ _OF_PROGRESS: Sequence[tuple[str, str, Callable[[ProjectionProgress], float | No
         lambda it: float(it.frozen),
     ),
     (
+        "tailrace_projection_freshness_seconds",
+        "Time from a commit to the sink in most (19 of 20) of the last refreshes.",
+        lambda it: it.freshness.got if it.freshness else None,
+    ),
+    (
+        "tailrace_projection_freshness_asked_seconds", "The declared freshness.",
+        lambda it: it.freshness.asked if it.freshness else None,
+    ),
+    (
         "tailrace_projection_verified_timestamp_seconds", "When the sink was last compared with the log.",
         lambda it: it.verified.finished.timestamp() if it.verified and it.verified.finished else None,
     ),

@@ -1,4 +1,4 @@
-"""Which engine computed a step, and whether another than Spark gives a generation's rows as Spark does"""
+"""Which engine computed a step and how old readers had become by then; whether another than Spark gives its rows"""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ phase = "pre"
 def upgrade() -> None:
     op.add_column("generations", sa.Column("parity", sa.Text()))
     op.add_column("runs", sa.Column("engine", sa.Text()))
+    op.add_column("runs", sa.Column("asked", sa.Float()))
+    op.add_column("runs", sa.Column("behind", sa.Float()))
 
 
 def downgrade() -> None:
+    op.drop_column("runs", "behind")
+    op.drop_column("runs", "asked")
     op.drop_column("runs", "engine")
     op.drop_column("generations", "parity")

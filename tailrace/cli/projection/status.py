@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tailrace.eventstore.metadata.run_records import RunRecord
     from tailrace.eventstore.settings import Settings
     from tailrace.eventstore.store import Store
-    from tailrace.projections.lifecycle.progress import ProjectionProgress, Rung, Unbuilt
+    from tailrace.projections.lifecycle.progress import Freshness, ProjectionProgress, Rung, Unbuilt
     from tailrace.projections.lifecycle.promote import PendingPromotion
 
 
@@ -36,6 +36,17 @@ class ProjectionStatus:
     sink_problem: str = ""
     failing: Failure | None = None
     unshown: PendingPromotion | None = None
+    freshness: FreshnessStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessStatus:
+    """How old readers had become when most of the last refreshes reached the sink (``got_seconds``) and what the
+    definition asks for (None: nothing). ``missed``: in words, what took the time; "" where it was met."""
+
+    asked_seconds: float | None
+    got_seconds: float
+    missed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,30 @@ def _status(progress: ProjectionProgress) -> ProjectionStatus:
         sink_problem=progress.problem,
         failing=_failure(progress.failing),
         unshown=progress.unshown,
+        freshness=_freshness(progress.freshness),
     )
+
+
+def _freshness(found: Freshness | None) -> FreshnessStatus | None:
+    if found is None:
+        return None
+    return FreshnessStatus(found.asked, round(found.got, 3), missed_words(found) if found.is_missed else "")
+
+
+def missed_words(found: Freshness) -> str:
+    """What took the time, of the refresh whose rows had waited longest."""
+    record = found.slowest
+    computed = record.seconds or 0.0
+    finished = record.finished or record.started
+    other = max((finished - record.started).total_seconds() - computed, 0.0)
+    waited = max((record.behind or 0.0) - computed - other, 0.0)
+    parts = {
+        f"computing it ({record.kind}, {record.engine or 'spark'})": computed,
+        "the sink and the log": other,
+        "waiting for its turn": waited,
+    }
+    said = ", ".join(f"{words} {seconds:,.1f} s" for words, seconds in parts.items())
+    return f"asked for {found.asked:g} s, its refreshes reach {found.got:,.1f} s: {said}"
 
 
 def describe_unshown(name: str, unshown: PendingPromotion) -> str:
@@ -115,12 +149,15 @@ def _failure(record: RunRecord | None) -> Failure | None:
 
 def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -> None:
     output.table(
-        ("projection", "state", "generation", "result at epoch", "behind", "sink", "sink at epoch", "behind"),
+        (
+            "projection", "state", "generation", "result at epoch", "behind", "sink", "sink at epoch", "behind",
+            "freshness",
+        ),
         [
             (
                 each.name, each.state, each.generation, each.epoch, _behind(each.behind_epochs, each.behind_seconds),
                 each.sink, "out of reach" if each.sink_problem else each.sink_epoch,
-                _behind(each.sink_behind_epochs, each.sink_behind_seconds),
+                _behind(each.sink_behind_epochs, each.sink_behind_seconds), _fresh(each.freshness),
             )
             for each in projections
         ],
@@ -132,8 +169,17 @@ def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -
         if each.failing is not None:
             failing, tries = each.failing, count(each.failing.tries, "failure")
             output.line(f"{each.name}: {tries} since {when(failing.since)}: {failing.reason}", style="yellow")
+        if each.freshness is not None and each.freshness.missed:
+            output.line(f"{each.name}: {each.freshness.missed}", style="yellow")
         if each.sink_problem and (each.failing is None or each.failing.reason != each.sink_problem):
             output.line(f"{each.name}: {each.sink_problem}", style="yellow")
+
+
+def _fresh(found: FreshnessStatus | None) -> str | None:
+    if found is None:
+        return None
+    asked = "" if found.asked_seconds is None else f" of {found.asked_seconds:g} s"
+    return f"{found.got_seconds:,.1f} s{asked}"
 
 
 def _behind(epochs: int | None, seconds: float | None) -> str | int | None:
