@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -37,6 +38,15 @@ class Report(Protocol):
     """Shows progress: ``done`` of ``total`` (None: unknown) ``unit`` of a step of one projection's work."""
 
     def __call__(self, step: str, done: int, total: int | None, unit: str) -> None: ...
+
+
+@dataclass(slots=True)
+class WitnessTime:
+    """Seconds that looks of a second engine may take (``saved``), and what the next one is taken to cost: at first the
+    start of Spark."""
+
+    saved: float = 0.0
+    cost: float = 10.0
 
 
 def report_nothing(step: str, done: int, total: int | None, unit: str) -> None:
@@ -70,6 +80,7 @@ class ProjectionContext:
         self.on_record: dict[str, set[int]] = {}
         # By projection the refreshes that are still computed whole, since following keys took too much memory.
         self.in_vain: dict[str, int] = {}
+        self.witness_time = WitnessTime()
         self.round_files = RoundFiles()
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}

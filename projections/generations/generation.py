@@ -90,6 +90,11 @@ class Parity:
     failed: str | None = None
     seconds: float | None = None
 
+    @property
+    def words(self) -> str:
+        """What was found, for people."""
+        return f"equal to Spark on {self.engine}" if self.failed is None else f"Spark alone: {self.failed}"
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
 

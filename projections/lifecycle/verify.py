@@ -12,11 +12,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.errors import OperatorError, UsageError, optional_part
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, RowSample
+from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.compute.sampling import Sampling, sampling_of
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
@@ -26,6 +27,8 @@ from tailrace.projections.generations.step_files import BucketFiles
 from tailrace.projections.lifecycle.promote import reconcile
 from tailrace.projections.lifecycle.sink_rows import read_sink
 from tailrace.projections.refresh.compute_all import compute_at
+from tailrace.projections.refresh.engines.choice import parity_of
+from tailrace.projections.refresh.engines.parity import require_parity
 from tailrace.projections.refresh.record import record_failures
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.specs import expires
@@ -48,10 +51,10 @@ class DifferentRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared: all, or those of keys that
-    ``seed`` chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` rows should not be there,
-    ``different`` ones have other values; ``samples`` are the first of these. ``expired`` rows are missing in a sink
-    whose rows expire."""
+    """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared, as ``engine`` computed them: all,
+    or those of keys that ``seed`` chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` rows should not
+    be there, ``different`` ones have other values; ``samples`` are the first of these. ``expired`` rows are missing in
+    a sink whose rows expire."""
 
     projection: str
     generation: int
@@ -63,6 +66,7 @@ class Comparison:
     samples: tuple[DifferentRow, ...]
     seed: int | None = None
     expired: int = 0
+    engine: EngineName = "spark"
 
     @property
     def equal(self) -> bool:
@@ -76,8 +80,9 @@ def verify(
     *,
     sample: int | None = None,
     seed: int | None = None,
+    on: EngineName = "spark",
 ) -> Comparison:
-    """Compare the live generation (or generation ``number``) with the log.
+    """Compare the live generation (or generation ``number``) with the log, as this engine computes it.
 
     With ``sample`` only about so many keys are compared, chosen by ``seed`` (default: random). The projection is
     computed from all rows of its inputs even so.
@@ -91,18 +96,43 @@ def verify(
     known = require_live(ctx, name) if number is None else number
     _check_sample(sample, seed)
     with record_failures(ctx, name, "verify", known):
-        compared = _compare(ctx, projection, number, sample, seed)
+        compared = _compare(ctx, projection, number, sample, seed, on)
     _record(ctx, compared, started)
     return compared
 
 
 def _compare(
-    ctx: ProjectionContext, projection: Projection, number: int | None, sample: int | None, seed: int | None
+    ctx: ProjectionContext,
+    projection: Projection,
+    number: int | None,
+    sample: int | None,
+    seed: int | None,
+    on: EngineName,
 ) -> Comparison:
     generation = comparable(ctx, projection.name, number)
+    if on == "sail":
+        _require_witness(ctx, projection, generation)
     sampling = _sampling(ctx, generation, sample, seed)
-    epoch, outcomes = _outcomes(ctx, projection, generation, sampling)
-    return _comparison(generation, epoch, outcomes, sampling, expiring=expires(ctx.spec(generation)))
+    epoch, outcomes = _outcomes(ctx, projection, generation, sampling, on)
+    found = _comparison(generation, epoch, outcomes, sampling, expiring=expires(ctx.spec(generation)))
+    return replace(found, engine=on)
+
+
+def _require_witness(ctx: ProjectionContext, projection: Projection, generation: Generation) -> None:
+    """Raises OperatorError where Sail cannot tell: it is not installed, or known not to give the projection's rows as
+    Spark does."""
+    with optional_part("a witness", "sail"):
+        import pysail  # noqa: F401
+    last = ctx.store.steps.last(generation.projection, generation.number)
+    if last is None:
+        return
+    step = StepInput(ctx, projection, generation, ctx.store.cut(last.to_epoch))
+    parity = parity_of(step) or require_parity(step, files_of(last))
+    if parity is not None and parity.failed is not None:
+        raise OperatorError(
+            f"Sail is no witness for projection {projection.name!r}: {parity.failed}",
+            hint="verify it without --witness: Spark computes it",
+        )
 
 
 def require_live(ctx: ProjectionContext, name: str) -> int:
@@ -127,7 +157,11 @@ def comparable(ctx: ProjectionContext, name: str, number: int | None = None) -> 
 
 
 def _outcomes(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, sampling: Sampling | None
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    sampling: Sampling | None,
+    on: EngineName,
 ) -> tuple[int, list[BucketOutcome]]:
     """The epoch of the last part that was read from the sink, and the outcome of each bucket."""
     name = projection.name
@@ -150,7 +184,9 @@ def _outcomes(
             steps = ctx.store.steps.list(name, generation.number, after=part.fence.epoch - 1)
             results = files_of(steps[0]).results if steps else {}
             complete = _mark_lost_results(ctx, projection, generation, cut, results)
-            outcomes += compute_at(StepInput(ctx, projection, complete, cut), task, results)
+            outcomes += compute_at(
+                StepInput(ctx, projection, complete, cut, on, from_files=on == "sail"), task, results
+            )
             epoch = part.fence.epoch
     return epoch, outcomes
 

@@ -34,7 +34,8 @@ from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.costs import too_costly
 from tailrace.projections.refresh.engines.choice import choose, for_all_rows, of_engine
-from tailrace.projections.refresh.engines.parity import compare_engines
+from tailrace.projections.refresh.engines.parity import compare_engines, note_failed
+from tailrace.projections.refresh.engines.witness import witness
 from tailrace.projections.refresh.incremental import Objection, compute_incrementally
 from tailrace.projections.refresh.plan import Cause, Full, Incremental, NotIncremental
 from tailrace.projections.refresh.resume import Leftovers
@@ -113,6 +114,7 @@ def take_step(
         if done:
             computed = _add_resumed(computed, done, len(task.placement.buckets))
         seconds = None if done else ctx.clock() - began
+        computed = _witnessed(step, computed, before, task, results, seconds or 0.0)
         try:
             if step.results() != results:
                 raise InputsChanged(projection.name)
@@ -127,6 +129,28 @@ def take_step(
         compare_engines(step, files_of(run))
     return CommittedStep(
         run, computed.kind, computed.reason, computed.keys, seconds, computed.cause, computed.on
+    )
+
+
+def _witnessed(
+    step: StepInput,
+    computed: ComputedStep,
+    before: StepFiles | None,
+    task: BucketTask,
+    results: Mapping[str, int],
+    seconds: float,
+) -> ComputedStep:
+    """What Sail computed; where Spark gives another row, everything as Spark computes it."""
+    if computed.on == "spark":
+        return computed
+    failed = witness(step, _step_files(step, before, computed, results), seconds)
+    if failed is None:
+        return computed
+    note_failed(step, failed)
+    _log.warning("%s is computed by Spark from now on: %s", step.generation, failed)
+    task.discard()
+    return ComputedStep(
+        compute_at(replace(step, on="spark", from_files=False), task), "full", failed, cause="proof"
     )
 
 

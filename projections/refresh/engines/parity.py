@@ -26,7 +26,7 @@ from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import define
-from tailrace.projections.compute.engine import Engine, SailEngine, SparkEngine
+from tailrace.projections.compute.engine import Engine, EngineName, SailEngine, SparkEngine
 from tailrace.projections.compute.frames import read_buckets, shown_columns
 from tailrace.projections.compute.read_plan import ReadPlan
 from tailrace.projections.definition.lineage import lineage_of
@@ -47,6 +47,7 @@ from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.restricted_inputs import Inputs
 from tailrace.projections.refresh.samples import input_versions, proof_of, sampled_keys
 from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.spark.errors import translate_errors
 from tailrace.projections.spark.sail import sail_version
 
 if TYPE_CHECKING:
@@ -58,41 +59,65 @@ _EDGE_ROWS = 200
 
 def compare_engines(step: StepInput, files: StepFiles) -> None:
     """Compare a step that Spark took, of which ``files`` are the result, with Sail, unless that is known."""
-    if not sail_is_wanted(step.ctx) or parity_of(step) is not None:
-        return
+    if sail_is_wanted(step.ctx) and parity_of(step) is None:
+        require_parity(step, files)
+
+
+def require_parity(step: StepInput, files: StepFiles) -> Parity | None:
+    """Compare Sail's rows with a result of Spark's, and keep what was found. None: Sail would not be given so large
+    inputs, and has no keys to be compared on."""
     found = _compared(step, files)
     if found is not None:
         generation = step.generation
         step.ctx.store.derived.set_parity(generation.projection, generation.number, found.to_json())
+    return found
+
+
+def note_failed(step: StepInput, why: str) -> None:
+    """Keep that Sail gives other rows of a generation than Spark, seen after it had passed."""
+    generation = step.generation
+    parity = Parity(sail_version(), input_versions(step), why)
+    step.ctx.store.derived.set_parity(generation.projection, generation.number, parity.to_json())
 
 
 def _compared(step: StepInput, files: StepFiles) -> Parity | None:
-    """None: what would be computed on Sail is not known yet."""
-    ctx, versions = step.ctx, input_versions(step)
-    reads = reads_of(step)
-    refused = unreadable(reads)
+    versions = input_versions(step)
+    refused = unreadable(reads := reads_of(step))
     if refused is not None:
         return Parity(sail_version(), versions, refused)
-    ctx.report(f"comparing Sail with Spark for {step.projection.name}", 0, None, "")
-    on_sail = replace(step, on="sail", from_files=True)
-    seconds = None
+    step.ctx.report(f"comparing Sail with Spark for {step.projection.name}", 0, None, "")
+    whole = _is_compared_whole(step, reads)
+    if whole:  # files that Sail reads are those of other projections too, and no part of what it takes
+        with translate_errors(step.projection, "reading its inputs"), SailEngine(step.ctx).active():
+            SailEngine(step.ctx).frames(step.projection, reads)
     try:
-        with ctx.store.pinned(f"projection {step.projection.name}"):
-            failed = _edges_differ(step, reads)
-            if failed is None and (is_small(ctx, reads) or ctx.settings.spark.engine == "sail"):
-                with on_sail.engine.active():
-                    on_sail.engine.frames(step.projection, reads)  # its files are other projections' too
-                began = time.monotonic()
-                failed = _different(compute_at(on_sail, _comparing(step, files), files.results))
-                seconds = time.monotonic() - began
-            elif failed is None:
-                outcomes = _sampled(on_sail, files)
-                if outcomes is None:
-                    return None
-                failed = _different(outcomes)
+        failed = _edges_differ(step, reads)
+        began = time.monotonic()
+        failed = failed or difference_on("sail", step, files)
+        seconds = time.monotonic() - began
+    except NotComparable:
+        return None
     except TailraceError as error:
-        failed = f"Sail cannot compute it: {' '.join(error.message.split())}"
-    return Parity(sail_version(), versions, failed, seconds)
+        failed, seconds = f"Sail cannot compute it: {' '.join(error.message.split())}", 0.0
+    return Parity(sail_version(), versions, failed, seconds if whole else None)
+
+
+class NotComparable(Exception):
+    """Neither are the inputs small, nor is the projection followed by key."""
+
+
+def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> str | None:
+    """The first row that another engine gives otherwise than a result has it, which ``files`` hold; None: there is none
+    among those that were compared. Raises NotComparable, and what computing raises."""
+    other = replace(step, on=name, from_files=_is_compared_whole(step, reads_of(step)))
+    with step.ctx.store.pinned(f"projection {step.projection.name}"):
+        if other.from_files:
+            return _different(compute_at(other, _comparing(step, files), files.results))
+        return _different(_sampled(other, files))
+
+
+def _is_compared_whole(step: StepInput, reads: ReadPlan) -> bool:
+    return is_small(step.ctx, reads) or step.ctx.settings.spark.engine == "sail"
 
 
 def _comparing(step: StepInput, files: StepFiles) -> BucketTask:
@@ -114,21 +139,21 @@ def _different(outcomes: list[BucketOutcome]) -> str | None:
     return f"its rows on Sail are others than on Spark, for example of key {disclosure.value(samples[0].key)}"
 
 
-def _sampled(step: StepInput, files: StepFiles) -> list[BucketOutcome] | None:
-    """The outcomes of comparing some keys; None when the projection is not followed by key, or cannot be yet."""
+def _sampled(step: StepInput, files: StepFiles) -> list[BucketOutcome]:
+    """The outcomes of comparing some keys."""
     proof = proof_of(step)
     if proof is None or proof.failed is not None or proof.subqueries:
-        return None
+        raise NotComparable
     lineage, task = lineage_of(step.projection), _comparing(step, files)
     keys = sampled_keys(task, lineage.key, Random(f"{step.generation} {step.cut.epoch}"))
     if keys is None:
-        return None
+        return []
     try:
         with step.engine.active():
             rows = Inputs(step.ctx, step.engine, step.projection, lineage, step.cut).rows_of_keys(keys)
         found = restricted_result(step, lineage, rows, keys)
     except (TooLarge, NotIncremental):
-        return None
+        raise NotComparable from None
     return compare_buckets(task, lineage, keys, found)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from tailrace.cli.errors import report, worst_code
 from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.cli.projection.context import MasterOption, projection_context, select_projections
 from tailrace.eventstore.errors import DifferenceFound, TailraceError, UsageError
+
+if TYPE_CHECKING:
+    from tailrace.projections.compute.engine import EngineName
 
 
 def verify(
@@ -39,6 +43,12 @@ def verify(
         int | None,
         typer.Option("--seed", min=0, help="Take the same sample as the run that printed this seed."),
     ] = None,
+    witness: Annotated[
+        bool,
+        typer.Option(
+            "--witness", help="Also compare with rows that Sail computes, so that Spark is not its own proof."
+        ),
+    ] = False,
     master: MasterOption = None,
 ) -> int:
     """Prove that sinks equal the log; with --source, that the log equals its source; with --against-source, that a
@@ -48,9 +58,9 @@ def verify(
         raise UsageError(
             "--source is about topics, --against-source about projections", hint="run one after the other"
         )
-    if (source or against_source) and (sample or seed is not None):
+    if (source or against_source) and (sample or seed is not None or witness):
         raise UsageError(
-            "--sample and --seed are for a sink beside the log",
+            "--sample, --seed and --witness are for a sink beside the log",
             hint="leave them out, or --source and --against-source",
         )
     if seed is not None and not sample:
@@ -59,7 +69,7 @@ def verify(
         return verify_sources(invocation, names)
     if against_source:
         return verify_against_source(invocation, names, master)
-    return verify_projections(invocation, names, sample, seed, master)
+    return verify_projections(invocation, names, sample, seed, master, witness=witness)
 
 
 def verify_projections(
@@ -68,18 +78,21 @@ def verify_projections(
     sample: int | None = None,
     seed: int | None = None,
     master: str | None = None,
+    *,
+    witness: bool = False,
 ) -> int:
-    """Recompute each projection in full and compare both ways; the exit code. One that cannot be compared does not stop
-    the others, and a difference decides the exit code before an error."""
+    """Recompute each projection in full and compare both ways, with a ``witness`` by both engines; the exit code. One
+    that cannot be compared does not stop the others, and a difference decides the exit code before an error."""
+    engines: list[EngineName] = ["spark", "sail"] if witness else ["spark"]
     from tailrace.projections.lifecycle import verify
 
     codes = {0}
     with projection_context(invocation, "verify", master=master) as projections:
         wanted = select_projections(invocation, projections, names)
         codes.add(wanted.report(invocation))
-        for name in wanted.names:
+        for name, engine in product(wanted.names, engines):
             try:
-                comparison = verify.verify(projections, name, sample=sample, seed=seed)
+                comparison = verify.verify(projections, name, sample=sample, seed=seed, on=engine)
             except TailraceError as error:
                 codes.add(report(error, invocation.output, verbose=invocation.verbose))
                 continue

@@ -23,6 +23,7 @@ def print_comparison(invocation: Invocation, comparison: Comparison) -> None:
         return
     name = f"{comparison.projection} g{comparison.generation}"
     sample = "" if comparison.seed is None else f" in a sample (--seed {comparison.seed})"
+    sample += " by Sail" if comparison.engine == "sail" else ""
     if comparison.equal:
         rows = count(comparison.rows, "row") + (
             f", {comparison.expired:,} of them expired" if comparison.expired else ""
@@ -44,8 +45,9 @@ def comparison_document(comparison: Comparison) -> dict[str, object]:
     """One sink beside the log, for programs."""
     return {
         "projection": comparison.projection, "generation": comparison.generation, "epoch": comparison.epoch,
-        "rows": comparison.rows, "equal": comparison.equal, "only_in_log": comparison.only_in_log,
-        "only_in_sink": comparison.only_in_sink, "different": comparison.different,
+        "engine": comparison.engine, "rows": comparison.rows, "equal": comparison.equal,
+        "only_in_log": comparison.only_in_log, "only_in_sink": comparison.only_in_sink,
+        "different": comparison.different,
         "seed": comparison.seed, "expired": comparison.expired,
         "samples": sample_documents(comparison.samples),
     }  # fmt: skip

@@ -9,13 +9,17 @@ from tailrace.cli.invocation import Invocation
 if TYPE_CHECKING:
     from tailrace.projections.analysis.check import CheckReport
     from tailrace.projections.definition.findings import DefinitionFinding
+    from tailrace.projections.generations.generation import Parity
     from tailrace.projections.refresh.plan import Plan
 
 
-def print_report(invocation: Invocation, examined: CheckReport, planned: Plan | None) -> None:
-    """One projection. ``planned`` is what its next refresh would do."""
+def print_report(
+    invocation: Invocation, examined: CheckReport, planned: Plan | None, parity: Parity | None = None
+) -> None:
+    """One projection. ``planned`` is what its next refresh would do, ``parity`` whether Sail gives the rows of its live
+    generation as Spark does (None: they were not compared)."""
     if invocation.output.json:
-        invocation.output.document(_document(examined, planned))
+        invocation.output.document(_document(examined, planned, parity))
         return
     output = invocation.output
     mark, style = ("ok  ", "") if examined.ok else ("fail", "bold red")
@@ -33,6 +37,8 @@ def print_report(invocation: Invocation, examined: CheckReport, planned: Plan | 
         output.line(f"  note  {note}")
     for remark in examined.remarks:
         output.line(f"  note  sink: {remark}")
+    if parity is not None:
+        output.line(f"  engine: {parity.words}")
     if planned is not None:
         output.line(f"  next refresh: {planned.kind}: {describe_reason(planned)}")
 
@@ -72,7 +78,7 @@ def _print_hint(invocation: Invocation, finding: DefinitionFinding) -> None:
         invocation.output.line(f"        → {finding.hint}")
 
 
-def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
+def _document(examined: CheckReport, planned: Plan | None, parity: Parity | None) -> dict[str, object]:
     verdict = {True: "incremental", False: "full", None: None}[examined.incremental]
     return {
         "projection": examined.projection,
@@ -85,6 +91,7 @@ def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
         "full_when_value_changed": list(examined.subqueries),
         "remarks": list(examined.remarks),
         "notes": list(examined.notes),
+        "parity": parity,
         "next": None if planned is None else {"kind": planned.kind, "reason": describe_reason(planned)},
     }
 

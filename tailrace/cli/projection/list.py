@@ -24,6 +24,7 @@ from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.terminal import count, when
 
 if TYPE_CHECKING:
+    from tailrace.projections.generations.generation import Parity
     from tailrace.projections.lifecycle.collect import DroppedGeneration
     from tailrace.projections.lifecycle.list import GenerationView
 
@@ -62,11 +63,14 @@ def list_generations(
             view.epoch,
             view.rows,
             view.generation.sink_name or "own",
+            _engine(view.generation.parity),
             when(view.generation.created_at)[:16],
         )
         for view in views
     ]
-    invocation.output.table(("projection", "", "state", "epoch", "rows", "sink", "built (UTC)"), rows)
+    invocation.output.table(
+        ("projection", "", "state", "epoch", "rows", "sink", "engine", "built (UTC)"), rows
+    )
     for line in filter(None, map(_remark, views)):
         invocation.output.note(line)
     for name in never if not names else ():
@@ -84,6 +88,11 @@ def _state(view: GenerationView) -> str:
     if view.frozen:
         words.append("frozen")
     return ", ".join(words)
+
+
+def _engine(parity: Parity | None) -> str:
+    """What may compute it. Why Sail may not, ``check`` says."""
+    return "spark" if parity is None or parity.failed is not None else "spark, sail"
 
 
 def _remark(view: GenerationView) -> str:
@@ -121,6 +130,7 @@ def _document(view: GenerationView) -> dict[str, object]:
         "epoch": view.epoch,
         "rows": view.rows,
         "sink": generation.sink_name,
+        "parity": generation.parity,
         "fence_epoch": view.fence.epoch if view.fence else None,
         "problem": view.problem,
         "readers_see": view.unshown.shown if view.unshown else generation.number if view.live else None,
@@ -151,7 +161,8 @@ def check_definitions(
         for name in require_known(projections, left):
             examined = examine(projections, projections.projections[name])
             planned = plans(projections, [name])[0].plan if examined.ok else None
-            print_report(invocation, examined, planned)
+            live = projections.live(name)
+            print_report(invocation, examined, planned, live.parity if live else None)
             code = code or examined.exit_code
     return code
 
