@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 # The Alembic revision this code reads and writes, known here so that opening a store does not import Alembic.
-REVISION = "0005"
+REVISION = "0006"
 # The oldest one that this code can work with, and the first that there ever was.
 LEAST, FIRST = "0005", "0001"
 

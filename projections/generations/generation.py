@@ -99,8 +99,13 @@ class Parity:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Parity:
-        return cls(**json.loads(text))
+    def from_json(cls, text: str) -> Parity | None:
+        """None for what is no record of ours: then it is compared again."""
+        try:
+            found = cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return None
+        return found if isinstance(found.versions, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

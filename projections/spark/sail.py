@@ -45,6 +45,8 @@ def sail_version() -> str:
 def sail_session(settings: Settings) -> SparkSession:
     """The process's session of Sail; started when there is none. Raises OperatorError when it is not installed."""
     with _lock:
+        if os.getpid() in _opened and _is_stopped(_opened[os.getpid()][1]):
+            forget_sail()
         if os.getpid() not in _opened:
             with optional_part("computing on Sail", "sail"):
                 import grpc  # noqa: F401
@@ -63,11 +65,14 @@ def sail_session(settings: Settings) -> SparkSession:
 
 
 def forget_sail() -> None:
-    """Make room for a new session, after one that answers no more."""
+    """Make room for a new session, after one that was stopped."""
     with _lock:
-        server, _ = _opened.pop(os.getpid(), (None, None))
-        if server is not None:
-            server.stop()
+        server, _ = _opened.pop(os.getpid())
+        server.stop()
+
+
+def _is_stopped(session: Any) -> bool:
+    return bool(session.is_stopped)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Rows in which two engines are most likely to differ: copies of real ones with a value at the edge of its type in one
-column each. Pure."""
+"""Rows in which two engines are most likely to differ: real ones, with values at the edge of their types in some cells.
+Pure."""
 
 from __future__ import annotations
 
@@ -41,17 +41,26 @@ _MOMENTS = (
 
 
 def edge_rows(rows: pa.Table, keys: Collection[str], *, extremes: bool) -> pa.Table:
-    """For each column and each edge value of its type one of the ``rows`` with that value: NULL too, but not in
-    ``keys``, which the source has NOT NULL. Without ``extremes`` no number is so large that sums of it may overflow. At
-    first come the rows themselves."""
-    pieces = [rows]
-    for at, field in enumerate(rows.schema):
-        values = [*edge_values(field.type, extremes=extremes), *([] if field.name in keys else [None])]
-        if not rows.num_rows or not values:
-            continue
-        copied = rows.take(pa.array([(at + each) % rows.num_rows for each in range(len(values))]))
-        pieces.append(copied.set_column(at, field, pa.array(values, field.type)))
-    return pa.concat_tables(pieces).combine_chunks()
+    """The ``rows`` with edge values of their types, or NULL, in place of some of their cells: in as few columns of a
+    row as leave room for all values of all columns, so that rows still match each other in the others. The ``keys``
+    stay, by which rows differ. Without ``extremes`` no number is so large that sums of it may overflow."""
+    count = rows.num_rows
+    edges = {
+        at: [*edge_values(field.type, extremes=extremes), None]
+        for at, field in enumerate(rows.schema)
+        if field.name not in keys
+    }
+    if not count or not edges:
+        return rows
+    at_once = min(len(edges), -(-sum(map(len, edges.values())) // count))
+    for place, (at, values) in enumerate(edges.items()):
+        cells = rows.column(at).to_pylist()
+        mine = [row for row in range(count) if (row - place) % len(edges) < at_once]
+        for number, row in enumerate(mine):
+            cells[row] = values[number % len(values)]
+        field = rows.schema.field(at)
+        rows = rows.set_column(at, field, pa.array(cells, field.type))
+    return rows.combine_chunks()
 
 
 def edge_values(kind: pa.DataType, *, extremes: bool) -> list[Any]:

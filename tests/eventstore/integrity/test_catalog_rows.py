@@ -61,7 +61,7 @@ SHOWN = {
         "publication": "of the server",
     },
     "topics": {"published": "compared with the server when capture starts"},
-    "generations": {"checked": "found again", "frozen_at": "found again"},
+    "generations": {"checked": "found again", "frozen_at": "found again", "parity": "compared again"},
     "live": {"previous_generation": "where a rollback goes; it is asked for"},
     "epochs": {"append_id": "names the blob; without one it names nothing"},
     "retired": {

@@ -1,0 +1,264 @@
+"""Sail computes what it was seen to compute as Spark does, and nothing else; what it gives is what Spark gives."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.order import refresh_order
+from tailrace.projections.generations.generation import Parity
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.refresh.engines.witness import SHARE
+from tailrace.projections.spark.sail import sail_session, sail_version
+from tests.fixtures.scale import Scale
+from tests.projections.conftest import Deploy
+from tests.projections.lifecycle.test_lifecycle import rows_of
+from tests.projections.refresh.randomshop import ALTERABLE, RandomShop
+from tests.projections.refresh.test_gallery import (
+    EACH,
+    everything,
+    followed_or_refused,
+    lacks_key,
+    live,
+    standing,
+)
+from tests.projections.shoplog import ShopLog, settings_in, standing_still
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HEAD = """
+    from pathlib import Path
+    from pyspark.sql import functions as F, types as T
+    from tailrace.projections import ParquetFolder, State, projection
+    LAKE = ParquetFolder("lake")
+"""
+SMALL, LARGE = 256 << 20, 0
+"""What counts as small inputs: all, none."""
+
+
+def on_sail(settings: Settings, engine: str = "auto", small_bytes: int = SMALL) -> Settings:
+    spark = settings.spark.model_copy(update={"engine": engine, "small_bytes": small_bytes})
+    return settings.model_copy(update={"spark": spark})
+
+
+def definition(name: str, body: str, affects: str = "None", key: str = "id") -> str:
+    return f"""
+    @projection(key="{key}", sink=LAKE, orders=State("shop.public.orders", affects={affects}))
+    def {name}(orders):
+        {body}
+"""
+
+
+TOTALS = HEAD + definition(
+    "totals",
+    'return orders.groupBy("customer_id").agg(F.count("id").alias("orders"), F.sum("amount").alias("total"))',
+    '"customer_id"',
+    "customer_id",
+)
+
+
+@pytest.fixture
+def sailing(deploy: Deploy) -> Deploy:
+    """A context with those definitions, which may use Sail."""
+
+    def context(source: str, small_bytes: int = SMALL, engine: str = "auto") -> ProjectionContext:
+        ctx = deploy(source)
+        return ProjectionContext(
+            ctx.store, on_sail(ctx.settings, engine, small_bytes), ctx.projections, clock=standing_still
+        )
+
+    return context
+
+
+def last_record(ctx: ProjectionContext, name: str) -> RunRecord:
+    (record,) = ctx.store.run_records.latest(name, limit=1)
+    return record
+
+
+def parity(ctx: ProjectionContext, name: str) -> Parity | None:
+    return live(ctx, name).parity
+
+
+def refreshed(ctx: ProjectionContext) -> None:
+    assert [outcome.error for outcome in refresh(ctx)] == [None] * len(ctx.projections)
+
+
+@pytest.mark.parametrize(("small_bytes", "kind"), [(SMALL, "full"), (LARGE, "incremental")])
+def test_a_definition_is_built_by_spark_compared_once_and_then_computed_by_sail(
+    shop: ShopLog, sailing: Deploy, small_bytes: int, kind: str
+) -> None:
+    ctx = sailing(TOTALS, small_bytes)
+    refreshed(ctx)
+    assert last_record(ctx, "totals").engine is None, "a first build is Spark's"
+    found = parity(ctx, "totals")
+    assert found is not None and found.failed is None and found.engine == sail_version()
+    for number in range(3):
+        shop.commit({"orders": [("c", shop.order(900 + number, customer_id=3))]})
+        refreshed(ctx)
+        record = last_record(ctx, "totals")
+        assert (record.engine, record.kind) == ("sail", kind), record.reason
+    assert verify(ctx, "totals").equal
+    assert parity(ctx, "totals") == found, "once"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        # Spark raises an error where a sum does not fit; Sail's wraps around.
+        ('return orders.select("id", (F.col("quantity") + 1).alias("n"))', "edge values"),
+        # Sail's quotient of decimals has fewer digits.
+        (
+            'return orders.select("id", (F.col("amount") / F.lit("3").cast("decimal(10,4)")).alias("n"))',
+            "columns",
+        ),
+        # Sail 0.7 runs no Python of a client of 4.3.
+        ('return orders.mapInArrow(lambda rows: rows, orders.schema).select("id")', "Sail cannot|error"),
+    ],
+)
+def test_what_sail_gives_otherwise_stays_with_spark_and_is_told(
+    shop: ShopLog, sailing: Deploy, body: str, why: str
+) -> None:
+    ctx = sailing(HEAD + definition("odd", body))
+    refreshed(ctx)
+    found = parity(ctx, "odd")
+    assert found is not None and found.failed is not None
+    assert any(word in found.failed for word in why.split("|")), found.failed
+    shop.commit({"orders": [("c", shop.order(900))]})
+    refreshed(ctx)
+    assert last_record(ctx, "odd").engine is None
+    assert verify(ctx, "odd").equal
+
+
+def test_without_being_asked_for_sail_is_not_used(shop: ShopLog, sailing: Deploy) -> None:
+    ctx = sailing(TOTALS, engine="spark")
+    refreshed(ctx)
+    shop.commit({"orders": [("c", shop.order(900))]})
+    refreshed(ctx)
+    assert parity(ctx, "totals") is None and last_record(ctx, "totals").engine is None
+
+
+def test_a_step_that_sail_fails_is_spark_s(
+    shop: ShopLog, sailing: Deploy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flag = tmp_path / "from now on"
+    body = f"""missing = "nothing" if Path({str(flag)!r}).exists() and "connect" in type(orders).__module__ else "id"
+        return orders.select(F.col(missing).alias("id"), "amount")"""
+    ctx = sailing(HEAD + definition("missing", body))
+    refreshed(ctx)
+    flag.touch()
+    shop.commit({"orders": [("c", shop.order(900))]})
+    with caplog.at_level(logging.WARNING):
+        refreshed(ctx)
+    assert last_record(ctx, "missing").engine is None and "Sail could not compute" in caplog.text
+    assert verify(ctx, "missing").equal
+
+
+def test_a_session_that_was_stopped_is_replaced(shop: ShopLog, sailing: Deploy) -> None:
+    ctx = sailing(TOTALS)
+    refreshed(ctx)
+    sail_session(ctx.settings).stop()
+    shop.commit({"orders": [("c", shop.order(900))]})
+    refreshed(ctx)
+    assert last_record(ctx, "totals").engine == "sail" and verify(ctx, "totals").equal
+
+
+@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
+def test_rows_that_spark_gives_otherwise_end_sail_s_work_and_are_computed_again(
+    shop: ShopLog, sailing: Deploy, tmp_path: Path, small_bytes: int
+) -> None:
+    """The definition gives another result on Sail from a moment on, as an engine with a mistake would."""
+    flag = tmp_path / "from now on"
+    body = f"""more = 1 if Path({str(flag)!r}).exists() and "connect" in type(orders).__module__ else 0
+        return orders.select("id", (F.col("amount") + F.lit(more)).cast("decimal(12,2)").alias("amount"))"""
+    ctx = sailing(HEAD + definition("lying", body, '"id"'), small_bytes)
+    refreshed(ctx)
+    flag.touch()
+    shop.commit({"orders": [("c", shop.order(900))]})
+    refreshed(ctx)
+    assert last_record(ctx, "lying").engine == "sail"
+    assert not verify(ctx, "lying").equal, "nobody looked"
+
+    ctx.witness_time.saved = ctx.witness_time.cost / SHARE
+    shop.commit({"orders": [("c", shop.order(901))]})
+    refreshed(ctx)
+    found, record = parity(ctx, "lying"), last_record(ctx, "lying")
+    assert found is not None and found.failed is not None and "others than" in found.failed
+    assert record.engine is None and record.kind == "full"
+    assert verify(ctx, "lying").equal
+    with pytest.raises(OperatorError, match="no witness"):
+        verify(ctx, "lying", on="sail")
+
+
+def test_sail_is_a_witness_of_what_spark_computed(shop: ShopLog, sailing: Deploy) -> None:
+    ctx = sailing(TOTALS, engine="spark")
+    refreshed(ctx)
+    compared = verify(ctx, "totals", on="sail")
+    assert compared.equal and compared.engine == "sail" and compared.rows == len(rows_of(ctx, "totals"))
+    assert verify(ctx, "totals", on="sail", sample=2, seed=7).equal
+
+
+def steps_by_engine(
+    folder: Path, seed: int, steps: int, small_bytes: int, chosen: Sequence[str]
+) -> Mapping[str, Counter[str]]:
+    """By projection, how many steps of a random history each engine took. Every step is compared with everything."""
+    folder.mkdir()
+    settings = on_sail(
+        settings_in(folder, dsn="postgresql:///nowhere", redis_url="redis://nowhere"), "auto", small_bytes
+    )
+    found: dict[str, Counter[str]] = {name: Counter() for name in chosen}
+    with Store.open(settings.store, create=True) as store:
+        shop = RandomShop(ShopLog.start(store, ALTERABLE), Random(seed))
+        done = shop.step(25)
+        in_order = {name: EACH[name] for name in refresh_order(EACH, chosen)}
+        ctx = ProjectionContext(store, settings, in_order, clock=standing_still)
+        for name in in_order:
+            rebuild(ctx, name)
+        for number in range(1, steps + 1):
+            done += ["--", *shop.step(6)]
+            cut, where = store.cut(), f"seed {seed}, step {number}: {done}"
+            for name, projection in in_order.items():
+                expected = everything(ctx, projection, cut)
+                taken = followed_or_refused(ctx, projection, cut)
+                if lacks_key(projection, expected):
+                    assert isinstance(taken, str), (name, where)
+                    continue
+                assert not isinstance(taken, str), (name, taken, where)
+                if taken is not None:
+                    found[name][taken.on] += 1
+                rows = sorted(map(str, expected.to_pylist()))
+                assert standing(ctx, live(ctx, name)) == rows, (name, taken, where)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
+def test_every_step_of_random_histories_is_what_spark_gives_whoever_takes_it(
+    spark: SparkSession, tmp_path: Path, scale: Scale, small_bytes: int
+) -> None:
+    some = (
+        "left_join_totals",
+        "window_numbers",
+        "semi_join_buyers",
+        "union_mentions",
+        "sql_totals",
+        "sql_pairs",
+    )
+    chosen = scale.pick(smoke=some, full=tuple(EACH))
+    for seed in range(scale.pick(smoke=1, full=3)):
+        found = steps_by_engine(tmp_path / str(seed), seed, scale.pick(smoke=3, full=12), small_bytes, chosen)
+        on_sail_too = [name for name in chosen if found[name]["sail"]]
+        assert len(on_sail_too) >= len(chosen) // 3, found
