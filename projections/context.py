@@ -20,11 +20,12 @@ from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import BrokenProject
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, Pin
+from tailrace.projections.round.files import RoundFiles
+from tailrace.projections.round.rows import RoundRows
 from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.record import SinkClasses
 from tailrace.projections.sinks.specs import SinkSpec
-from tailrace.projections.spark.round_files import RoundFiles
 from tailrace.projections.spark.session import parallelism_of
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class ProjectionContext:
         self.in_vain: dict[str, int] = {}
         self.witness_time = WitnessTime()
         self.round_files = RoundFiles()
+        self.round_rows = RoundRows(settings.projections.incremental_bytes)
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
 

@@ -477,6 +477,7 @@ generations = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("checked", Text),  # JSON
     Column("parity", Text),  # JSON
+    Column("taken_at", BigInteger),  # when a preview was made a build like any other
     Column("digest", Text, nullable=False),  # over what of the row never changes (``generations.digest_of``)
 )
 derived = Table(

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, Row, RowMapping, and_, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import leases, tables
@@ -166,7 +166,7 @@ class DerivedCatalog:
                 frozen_at=row.frozen_at,
                 created_at=moment_of(row.created_at),
                 inputs=inputs_of(row.inputs),
-                preview=row.preview,
+                preview=row.preview if row.taken_at is None else None,
                 checked=row.checked,
                 parity=row.parity,
             )
@@ -191,6 +191,23 @@ class DerivedCatalog:
     def set_checked(self, projection: str, generation: int, checked: str) -> None:
         """Keep what was found when a generation was to be refreshed incrementally."""
         self._update(projection, generation, checked=checked)
+
+    def take_preview(self, projection: str, generation: int) -> None:
+        """Make a build like any other of a preview that is ready. Its description stays: its steps are hashed with it.
+        Raises Fenced when it is no such preview any more."""
+        table = tables.generations
+        preview = and_(table.c.preview.is_not(None), table.c.taken_at.is_(None))
+        ready = and_(preview, table.c.state == GenerationState.READY.value)
+        with self._catalog.write() as connection:
+            taken = connection.execute(
+                update(table)
+                .where(table.c.projection == projection, table.c.generation == generation, ready)
+                .values(taken_at=leases.now(connection), state=GenerationState.BUILDING.value)
+            )
+        if taken.rowcount != 1:
+            raise Fenced(
+                f"generation {generation} of {projection} is no preview any more", hint="run it again"
+            )
 
     def set_parity(self, projection: str, generation: int, parity: str) -> None:
         """Keep whether another engine gives the rows of a generation as Spark does."""

@@ -61,6 +61,11 @@ class ChangedKeys:
     cells: Mapping[str, pa.ChunkedArray] | None
     truncated: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(int(each.nbytes) for each in (self.hashes, *(self.cells or {}).values()))
+
 
 def changed_keys(
     storage: Storage, refs: Sequence[SegmentRef], versions: Mapping[int, TopicSchema], target: TopicSchema

@@ -54,7 +54,7 @@ def _folder(
     spark_schema, arrow = schemas(pa.schema([planned.schema.field(name) for name in names]))
     storage = ctx.store.storage
     key = (*_identity(source, planned), tuple(names))
-    folder = ctx.round_files.folder_of(cut.epoch, key, lambda into: _write(storage, planned, arrow, into))
+    folder = ctx.round_files.folder_of(cut, key, lambda into: _write(storage, planned, arrow, into))
     return folder, spark_schema
 
 

@@ -148,9 +148,9 @@ def _rebuild(
         with attempts.build(ctx.store.catalog, name, generation.number), fail_on_refusal(ctx, generation):
             done = _fill(ctx, projection, generation, resumed=resumed)
             promoted = (
-                _promote_when_level(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
+                promote_when_level(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
             )
-            _mark_ready(ctx, generation)
+            mark_ready(ctx, generation)
         if preview is not None:
             _drop_earlier(ctx, generation)
     last = ctx.store.steps.last(name, generation.number)
@@ -188,11 +188,11 @@ def _fill(
         record_applied(ctx, projection, generation, started, applied, taken)
     done: list[ApplyResult | RefreshOutcome] = [applied]
     if pin is None and generation.preview is None:
-        done += _catch_up(ctx, projection, generation)
+        done += catch_up_build(ctx, projection, generation)
     return done
 
 
-def _promote_when_level(
+def promote_when_level(
     ctx: ProjectionContext,
     projection: Projection,
     generation: Generation,
@@ -208,18 +208,18 @@ def _promote_when_level(
         except Behind as error:
             behind = error
         except Fenced:
-            _mark_ready(ctx, generation)
+            mark_ready(ctx, generation)
             raise
         if generation.pin is not None:
-            _mark_ready(ctx, generation)
+            mark_ready(ctx, generation)
             raise behind
         with _fails_for_good(ctx, generation):
             done.append(refresh_generation(ctx, projection, generation, ctx.store.cut()))
-    _mark_ready(ctx, generation)
+    mark_ready(ctx, generation)
     raise NotLevel(generation, _LEVEL_ROUNDS, behind)
 
 
-def _mark_ready(ctx: ProjectionContext, generation: Generation) -> None:
+def mark_ready(ctx: ProjectionContext, generation: Generation) -> None:
     """Mark a generation as ready, unless it is live by now."""
     if ctx.store.derived.live(generation.projection) != generation.number:
         ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.READY)
@@ -364,7 +364,7 @@ def _fails_for_good(ctx: ProjectionContext, generation: Generation) -> Iterator[
         raise
 
 
-def _catch_up(
+def catch_up_build(
     ctx: ProjectionContext, projection: Projection, generation: Generation
 ) -> Iterator[RefreshOutcome]:
     for _ in range(_CATCH_UP_ROUNDS):

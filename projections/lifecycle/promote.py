@@ -213,8 +213,9 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
         generation = ctx.generation(name, number)
         if generation.preview is not None:
             raise UsageError(
-                f"{generation} is the preview {generation.preview!r}, which is never promoted",
-                hint=f"tailrace rebuild {name} builds one that is",
+                f"{generation} is the preview {generation.preview!r}, which is never promoted as it is",
+                hint=f"tailrace projection promote {name} --preview {generation.preview} brings it to the log's end"
+                " and shows it",
             )
         if generation.state in (GenerationState.BUILDING, GenerationState.FAILED):
             raise UsageError(

@@ -249,7 +249,10 @@ def _changed_keys(step: StepInput, source: State, planned: StateInput, window: R
     refs = store.segments(source.topic_id, window.cut, window.from_epoch)
     if sum(ref.rows for ref in refs) > _CHANGES_MAX:
         raise NotIncremental(f"more than {_CHANGES_MAX:,} rows of {source.topic_id} changed", "size")
-    changed = changed_keys(store.storage, refs, planned.versions, planned.target)
+    changed = step.ctx.round_rows.get(
+        ("changed", source.topic, window.from_epoch, window.cut.epoch),
+        lambda: changed_keys(store.storage, refs, planned.versions, planned.target),
+    )
     if changed.truncated:
         raise NotIncremental(f"{source.topic_id} was truncated", "input")
     return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -177,8 +178,16 @@ class Inputs:
         assert isinstance(planned, StateInput)
         columns = tuple(column for column in planned.columns if column in names)
         narrow = replace(planned, columns=columns)
-        rows = state_of_keys(self._store.storage, narrow, hashes, _HISTORY_FACTOR * self._limit_bytes, keys)
-        return unpad(rows, narrow.selected_columns)
+        limit = _HISTORY_FACTOR * self._limit_bytes
+
+        def look_up() -> pa.Table:
+            rows = state_of_keys(self._store.storage, narrow, hashes, limit, keys)
+            return unpad(rows, narrow.selected_columns)
+
+        policies = tuple(sorted(narrow.on_unreadable.items()))
+        chosen = hashlib.sha256(hashes.tobytes()).digest()
+        question = planned.topic.text, self.cut.epoch, columns, policies, chosen, keys is None
+        return self._ctx.round_rows.get(question, look_up)
 
     def _result_rows_by_hash(self, planned: ResultInput, hashes: Ints) -> pa.Table:
         wanted = pa.array(hashes)

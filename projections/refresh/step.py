@@ -125,7 +125,7 @@ def take_step(
         task.forget_receipts()
     if step.follows_log and step.on == "spark":
         if computed.kind == "full" and not declaration_refusal(projection):
-            _prove(step, run)
+            prove(step, run)
         compare_engines(step, files_of(run))
     return CommittedStep(
         run, computed.kind, computed.reason, computed.keys, seconds, computed.cause, computed.on
@@ -163,7 +163,7 @@ class InputsChanged(TransientError):
         )
 
 
-def _prove(step: StepInput, run: DerivedRun) -> None:
+def prove(step: StepInput, run: DerivedRun) -> None:
     """Take samples, once for each version of the inputs' columns."""
     if proof_of(step) is not None:
         return

@@ -1,4 +1,4 @@
-"""Which engine computed a step and how old readers had become by then; whether another than Spark gives its rows"""
+"""Which engine computed a step, how old readers had become by then; previews that are promoted after all"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ phase = "pre"
 
 def upgrade() -> None:
     op.add_column("generations", sa.Column("parity", sa.Text()))
+    op.add_column("generations", sa.Column("taken_at", sa.BigInteger()))
     op.add_column("runs", sa.Column("engine", sa.Text()))
     op.add_column("runs", sa.Column("asked", sa.Float()))
     op.add_column("runs", sa.Column("behind", sa.Float()))
@@ -21,4 +22,5 @@ def downgrade() -> None:
     op.drop_column("runs", "behind")
     op.drop_column("runs", "asked")
     op.drop_column("runs", "engine")
+    op.drop_column("generations", "taken_at")
     op.drop_column("generations", "parity")

@@ -177,16 +177,34 @@ def promote(
             "--generation", help="Default: the latest ready one after the live one.", show_default=False
         ),
     ] = None,
+    preview: Annotated[
+        str | None,
+        typer.Option(
+            "--preview",
+            metavar="LABEL",
+            help="The preview of this label, brought to the log's end first.",
+            show_default=False,
+        ),
+    ] = None,
     stale_ok: StaleOption = False,
     take_over: TakeOverOption = False,
 ) -> None:
     """Show a generation to readers, atomically."""
     from tailrace.projections.lifecycle.promote import promote
+    from tailrace.projections.lifecycle.take_preview import promote_preview
 
     invocation = invocation_of(context)
+    if preview is not None and generation is not None:
+        raise UsageError("--preview names a generation by its label", hint="leave out --generation")
     invocation.confirm(f"change the live generation of {name}")
-    with projection_context(invocation, f"promote {name}", lenient=True, take_over=take_over) as projections:
-        done = promote(projections, name, generation, stale_ok=stale_ok)
+    with projection_context(
+        invocation, f"promote {name}", lenient=preview is None, take_over=take_over
+    ) as projections:
+        done = (
+            promote(projections, name, generation, stale_ok=stale_ok)
+            if preview is None
+            else promote_preview(projections, name, preview, stale_ok=stale_ok)
+        )
     if invocation.output.json:
         invocation.output.document(done)
         return

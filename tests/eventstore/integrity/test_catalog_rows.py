@@ -61,7 +61,12 @@ SHOWN = {
         "publication": "of the server",
     },
     "topics": {"published": "compared with the server when capture starts"},
-    "generations": {"checked": "found again", "frozen_at": "found again", "parity": "compared again"},
+    "generations": {
+        "checked": "found again",
+        "frozen_at": "found again",
+        "parity": "compared again",
+        "taken_at": "shown only when promoted",
+    },
     "live": {"previous_generation": "where a rollback goes; it is asked for"},
     "epochs": {"append_id": "names the blob; without one it names nothing"},
     "retired": {

@@ -15,7 +15,7 @@ from tailrace.eventstore.store import Store
 from tests.eventstore.shop import batch, writer
 from tests.fixtures.stores import StoreFactory, one_catalog
 
-FOUND_AGAIN = {"state", "frozen_at", "checked", "parity"}
+FOUND_AGAIN = {"state", "frozen_at", "checked", "parity", "taken_at"}
 """What changes in the life of a generation."""
 
 

@@ -17,6 +17,8 @@ from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.diff import BucketSplit, Sample, diff, overlapping_buckets
 from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.promote import promote
+from tailrace.projections.lifecycle.take_preview import promote_preview
+from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.tailrace.metrics.test_projections import sink_away
@@ -53,7 +55,7 @@ def test_a_preview_is_compared_with_what_is_live_and_never_takes_its_place(
 
     found = diff(good, "totals", 1, 2)
 
-    with pytest.raises(UsageError, match="the preview 'plus-one', which is never promoted"):
+    with pytest.raises(UsageError, match="the preview 'plus-one', which is never promoted as it is"):
         promote(good, "totals", 2)
     with pytest.raises(UsageError, match="no generation that waits"):
         promote(good, "totals")
@@ -141,3 +143,29 @@ def test_a_key_is_looked_for_where_it_is_whatever_the_buckets(
     assert bucket_of(key_hash, *own) in found
     if one == other:
         assert len(found) == max(1, own.split // cut.split)
+
+
+def test_a_preview_that_was_looked_at_is_brought_to_the_logs_end_by_key_and_shown(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    good, changed = deploy(TOTALS), deploy(CHANGED)
+    rebuild(good, "totals")
+    rebuild(changed, "totals", preview="plus-one")
+    shop.commit({"orders": [("c", shop.order(900, customer_id=3))]})
+
+    with pytest.raises(UsageError, match="no preview 'other'") as caught:
+        promote_preview(changed, "totals", "other")
+    assert caught.value.hint == "there are: plus-one"
+    with pytest.raises(UsageError, match="by another definition than the loaded one"):
+        promote_preview(good, "totals", "plus-one")
+    done = promote_preview(changed, "totals", "plus-one")
+    assert (done.generation, done.previous) == (2, 1)
+    (latest,) = changed.store.run_records.latest("totals", limit=1)
+    assert (latest.generation, latest.kind) == (2, "incremental"), latest.reason
+    assert verify(changed, "totals").equal
+
+    shop.commit({"orders": [("c", shop.order(901))]})
+    (outcome,) = refresh(changed, ["totals"])
+    assert outcome.error is None and outcome.generation == 2
+    with pytest.raises(UsageError, match="no preview 'plus-one'"):
+        promote_preview(changed, "totals", "plus-one")

@@ -13,24 +13,26 @@ import weakref
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
+from tailrace.eventstore.model.position import Cut
+
 
 class RoundFiles:
-    """Folders of files by what they hold, all of one epoch."""
+    """Folders of files by what they hold, all of one position."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._epoch = 0
+        self._cut = Cut(0)
         self._folder: Path | None = None
         self._held: dict[Hashable, Path] = {}
         self._made = 0
 
-    def folder_of(self, epoch: int, key: Hashable, write: Callable[[Path], None]) -> Path:
-        """The folder that holds ``key`` at an epoch; ``write`` fills it at the first call. Those of another epoch are
-        removed."""
+    def folder_of(self, cut: Cut, key: Hashable, write: Callable[[Path], None]) -> Path:
+        """The folder that holds ``key`` at a position; ``write`` fills it at the first call. Those of another position
+        are removed."""
         with self._lock:
-            if epoch != self._epoch:
+            if cut != self._cut:
                 self._clear()
-                self._epoch = epoch
+                self._cut = cut
             if key not in self._held:
                 self._made += 1  # a name is never used again: engines remember what a file of a name holds
                 folder = self._root() / str(self._made)

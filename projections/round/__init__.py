@@ -1,0 +1,1 @@
+"""What do projections that are brought to one position share of what is read there?"""

@@ -1,0 +1,45 @@
+"""Rows of some keys that several projections look up at one position, looked up once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+_Rows = TypeVar("_Rows", bound=_Sized)
+
+
+class RoundRows:
+    """The latest answers, ``most_bytes`` of them: the oldest go first."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._held: dict[Hashable, Any] = {}
+        self._bytes = 0
+
+    def get(self, question: Hashable, look_up: Callable[[], _Rows]) -> _Rows:
+        """What ``look_up`` gives, or gave before. A question names the position. Nobody may change the answer."""
+        with self._lock:
+            if question in self._held:
+                found: _Rows = self._held[question]
+                return found
+        found = look_up()
+        with self._lock:
+            self._keep(question, found)
+        return found
+
+    def _keep(self, question: Hashable, found: _Sized) -> None:
+        if question in self._held or found.nbytes > self._most_bytes:
+            return
+        self._held[question] = found
+        self._bytes += found.nbytes
+        while self._bytes > self._most_bytes:
+            oldest = next(iter(self._held))
+            self._bytes -= self._held.pop(oldest).nbytes

@@ -1,0 +1,78 @@
+"""What the projections of a round share is read once, and never that of another position."""
+
+from __future__ import annotations
+
+import gc
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from tailrace.eventstore.model.position import Cut
+from tailrace.projections.round.files import RoundFiles
+from tailrace.projections.round.rows import RoundRows
+
+
+class Writer:
+    """Writes a file, and counts."""
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def __call__(self, folder: Path) -> None:
+        self.written += 1
+        (folder / "0.parquet").write_text(str(self.written))
+
+
+def test_files_are_written_once_for_a_position_and_gone_at_the_next() -> None:
+    files, write = RoundFiles(), Writer()
+    first = files.folder_of(Cut(1), "orders", write)
+    assert files.folder_of(Cut(1), "orders", write) == first and write.written == 1
+    assert files.folder_of(Cut(1), "customers", write) != first and write.written == 2
+    inside = files.folder_of(Cut(1, {"shop": 7}), "orders", write)
+    assert write.written == 3 and not first.exists(), "a position inside the epoch is another one"
+    assert inside != first, "a name is never used again"
+    assert files.folder_of(Cut(2), "orders", write).exists() and not inside.exists()
+
+
+def test_nobody_else_may_read_them_and_they_go_with_their_owner() -> None:
+    files = RoundFiles()
+    root = files.folder_of(Cut(1), "orders", Writer()).parent
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    del files
+    gc.collect()
+    assert not root.exists()
+
+
+def test_what_could_not_be_written_is_written_at_the_next_try() -> None:
+    files, write = RoundFiles(), Writer()
+
+    def fail(folder: Path) -> None:
+        raise OSError("no space left")
+
+    with suppress(OSError):
+        files.folder_of(Cut(1), "orders", fail)
+    assert (files.folder_of(Cut(1), "orders", write) / "0.parquet").read_text() == "1"
+
+
+def test_rows_are_looked_up_once_and_never_more_of_them_are_kept_than_may_be() -> None:
+    rows = RoundRows(most_bytes=20)
+    asked: list[str] = []
+
+    def look_up(question: str, count: int) -> pa.Table:
+        def table() -> pa.Table:
+            asked.append(question)
+            return pa.table({"id": pa.array(range(count), pa.int64())})
+
+        return rows.get(question, table)
+
+    assert look_up("a", 1).num_rows == 1 and look_up("a", 1).num_rows == 1
+    assert asked == ["a"]
+    assert look_up("large", 9).num_rows == 9 and look_up("large", 9).num_rows == 9
+    assert asked == ["a", "large", "large"], "there is no room for it"
+    look_up("b", 1)
+    look_up("c", 1)
+    look_up("b", 1)
+    look_up("a", 1)
+    assert asked == ["a", "large", "large", "b", "c", "a"], "the oldest went"
