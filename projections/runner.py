@@ -182,7 +182,7 @@ def run(
         {each.name: each.reads for each in selected},
     )
     news, files = _News(report), DefinitionFiles(selected)
-    shared = _SharedCut(ctx.store, schedule, clock)
+    shared = SharedCut(ctx.store, schedule, clock)
     with refresh_lease(ctx, [each.name for each in selected]):
         while not stop.is_set():
             require_submitter()
@@ -214,7 +214,7 @@ def run(
                 next(epochs, None)
 
 
-class _SharedCut:
+class SharedCut:
     """The position that projections which are due together are brought to."""
 
     def __init__(self, store: Store, schedule: Schedule, clock: Callable[[], float]) -> None:

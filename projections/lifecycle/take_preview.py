@@ -8,6 +8,7 @@ with.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.eventstore.metadata import attempts
@@ -42,6 +43,8 @@ def promote_preview(ctx: ProjectionContext, name: str, label: str, *, stale_ok: 
         reconcile_if_possible(ctx, name)
         if not ctx.take_over:
             require_own_pointer(ctx, name, open_sink(projection.sink, ctx.settings))
+        # A preview may be one that readers' view or table cannot show; a build may not.
+        ctx.sink(generation).check(ctx.target(replace(generation, preview=None)))
         with build_lease(ctx, name, None, None):
             ctx.store.derived.take_preview(name, generation.number)
             generation = ctx.generation(name, generation.number)

@@ -29,7 +29,7 @@ from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.refresh import RefreshOutcome
-from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule, run
+from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule, SharedCut, run
 from tailrace.projections.sinks.record import spec_to_text
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import NOON, ShopLog, settings_in
@@ -288,6 +288,26 @@ def test_an_exception_that_nobody_foresaw_is_an_outcome_and_the_others_go_on(
     ]
     assert "KeyError" in told[0].reason and ".py:" in told[0].reason and told[0].error is not None
     assert [outcome.status for outcome in refresh(ctx)] == ["failed", "nothing"]
+
+
+def test_what_is_due_together_is_brought_to_one_position_and_what_asks_for_a_later_one_gets_it(
+    shop: ShopLog,
+) -> None:
+    schedule = Schedule({"cache": None, "totals": None, "board": 2.0}, 1.0)
+    now = 0.0
+    shared = SharedCut(shop.store, schedule, lambda: now)
+    first = shared.of("cache")
+    shop.work()
+    now = 1.0
+    assert shared.of("totals") == first, "both are due"
+    assert shared.of("board").epoch > first.epoch, "a quarter of its 2 s is over"
+    schedule.note_refreshed("cache", first.epoch, now)
+    shop.work()
+    later = shared.of("totals")
+    assert later.epoch == shared.of("cache").epoch > first.epoch
+    schedule.note_refreshed("totals", later.epoch, now)
+    shop.work()
+    assert shared.of("totals").epoch > later.epoch, "it is there already"
 
 
 @pytest.mark.slow

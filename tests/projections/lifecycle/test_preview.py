@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.model.keys import bucket_of
 from tailrace.eventstore.settings import Settings
@@ -42,6 +42,8 @@ CHANGED = TOTALS.replace(
         orders = orders.unionByName(orders.where("customer_id = 1").withColumn("customer_id", F.lit(99).cast("long")))
         return orders.groupBy""",
 )
+OTHER_TYPE = TOTALS.replace('F.sum("amount")', 'F.max("amount")')
+LARGEST = TOTALS.replace('F.sum("amount")', 'F.max("amount").cast("decimal(22,2)")')
 
 
 @pytest.mark.slow
@@ -148,17 +150,17 @@ def test_a_key_is_looked_for_where_it_is_whatever_the_buckets(
 def test_a_preview_that_was_looked_at_is_brought_to_the_logs_end_by_key_and_shown(
     shop: ShopLog, deploy: Deploy
 ) -> None:
-    good, changed = deploy(TOTALS), deploy(CHANGED)
+    good, changed = deploy(TOTALS), deploy(LARGEST)
     rebuild(good, "totals")
-    rebuild(changed, "totals", preview="plus-one")
+    rebuild(changed, "totals", preview="largest")
     shop.commit({"orders": [("c", shop.order(900, customer_id=3))]})
 
     with pytest.raises(UsageError, match="no preview 'other'") as caught:
         promote_preview(changed, "totals", "other")
-    assert caught.value.hint == "there are: plus-one"
+    assert caught.value.hint == "there are: largest"
     with pytest.raises(UsageError, match="by another definition than the loaded one"):
-        promote_preview(good, "totals", "plus-one")
-    done = promote_preview(changed, "totals", "plus-one")
+        promote_preview(good, "totals", "largest")
+    done = promote_preview(changed, "totals", "largest")
     assert (done.generation, done.previous) == (2, 1)
     (latest,) = changed.store.run_records.latest("totals", limit=1)
     assert (latest.generation, latest.kind) == (2, "incremental"), latest.reason
@@ -167,5 +169,18 @@ def test_a_preview_that_was_looked_at_is_brought_to_the_logs_end_by_key_and_show
     shop.commit({"orders": [("c", shop.order(901))]})
     (outcome,) = refresh(changed, ["totals"])
     assert outcome.error is None and outcome.generation == 2
-    with pytest.raises(UsageError, match="no preview 'plus-one'"):
-        promote_preview(changed, "totals", "plus-one")
+    with pytest.raises(UsageError, match="no preview 'largest'"):
+        promote_preview(changed, "totals", "largest")
+
+
+def test_a_preview_that_readers_cannot_be_shown_is_refused_and_stays_a_preview(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    rebuild(deploy(TOTALS), "totals")
+    changed = deploy(OTHER_TYPE)
+    rebuild(changed, "totals", preview="other-type")
+    with pytest.raises(OperatorError, match="column 'total' changes"):
+        promote_preview(changed, "totals", "other-type")
+    (_, preview) = changed.generations("totals")
+    assert preview.preview == "other-type" and preview.state is GenerationState.READY
+    assert changed.store.derived.live("totals") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
@@ -138,6 +139,21 @@ def test_lags_counts_reasons_and_proofs_are_measured(
     assert found["projection_lag_epochs sink"] == 0
     assert found["projection_refreshes_total incremental"] == 1
     assert found["projection_affected_keys_total"] >= 2
+    assert found["projection_freshness_seconds"] > 0
+    assert "projection_freshness_asked_seconds" not in found, "it declares none"
+    latest = ctx.store.run_records.latest("totals", limit=1)[0]
+    began = datetime.now(UTC)
+    late = replace(
+        latest, started=began, finished=began + timedelta(seconds=1), seconds=0.75, asked=2.0, behind=1e9
+    )
+    ctx.store.run_records.add(late)
+    found = scrape(collector)
+    assert found["projection_freshness_seconds"] == 1e9 and found["projection_freshness_asked_seconds"] == 2
+    (seen,) = projection_statuses(shop.store, settings)
+    assert seen.freshness is not None and seen.freshness.missed == (
+        "asked for 2 s, its refreshes reach 1,000,000,000.0 s: computing it (incremental, spark) 0.8 s, the sink and"
+        " the log 0.2 s, waiting for its turn 999,999,999.0 s"
+    )
 
     verify(ctx, "totals")
     assert scrape(collector)["projection_verified_different_rows"] == 0
