@@ -41,6 +41,29 @@ class Report(Protocol):
     def __call__(self, step: str, done: int, total: int | None, unit: str) -> None: ...
 
 
+class InVain:
+    """Projections whose affected keys had rows of too much memory. Reading those is most of the work, so their keys are
+    not followed in the next refreshes: nine, and twice as many each time that it was in vain again."""
+
+    FIRST, MOST = 9, 1000
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+        self._waited: dict[str, int] = {}
+
+    def is_to_be_left_out(self, name: str) -> bool:
+        """Whether keys are not followed in this refresh, which is counted."""
+        left = self._left.get(name, 0)
+        self._left[name] = max(left - 1, 0)
+        return left > 0
+
+    def note(self, name: str) -> None:
+        """It was in vain."""
+        before = self._waited.get(name)
+        self._waited[name] = self.FIRST if before is None else min(2 * before, self.MOST)
+        self._left[name] = self._waited[name]
+
+
 @dataclass(slots=True)
 class WitnessTime:
     """Seconds that looks of a second engine may take (``saved``), and what the next one is taken to cost: at first the
@@ -79,8 +102,7 @@ class ProjectionContext:
         self.take_over = take_over
         # By projection the generations whose applied steps are all on record, as far as this process knows.
         self.on_record: dict[str, set[int]] = {}
-        # By projection the refreshes that are still computed whole, since following keys took too much memory.
-        self.in_vain: dict[str, int] = {}
+        self.in_vain = InVain()
         self.witness_time = WitnessTime()
         self.round_files = RoundFiles()
         self.round_rows = RoundRows(settings.projections.incremental_bytes)

@@ -44,8 +44,6 @@ from tailrace.projections.refresh.step_input import StepInput
 
 _log = logging.getLogger("tailrace.projections")
 _RECORDS_MAX = 500
-_IN_VAIN = 9
-"""Refreshes before keys are followed again whose rows took too much memory: reading them is most of the work."""
 _NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
 _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
@@ -53,7 +51,7 @@ _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves s
 @dataclass(frozen=True, slots=True)
 class ComputedStep:
     """What the buckets became, and why the step is of this ``kind``. ``keys``: how many were affected (None: all).
-    ``cause``: the kind of reason for a full one."""
+    ``cause``: the kind of reason for a full one. ``seconds``: how long that took, without what was tried in vain."""
 
     outcomes: list[BucketOutcome]
     kind: Literal["full", "incremental"]
@@ -61,6 +59,7 @@ class ComputedStep:
     keys: int | None = None
     cause: Cause | None = None
     on: EngineName = "spark"
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,6 @@ def take_step(
             afresh=isinstance(decided, Full) and decided.afresh,
         )
         results = step.results()
-        began = ctx.clock()
         done: dict[int, BucketOutcome] = {}
         if last is None:
             task = replace(task, basis=resume.basis_at(ctx, generation, step.cut, results).to_text())
@@ -113,8 +111,7 @@ def take_step(
         computed = _compute(step, decided, last, task)
         if done:
             computed = _add_resumed(computed, done, len(task.placement.buckets))
-        seconds = None if done else ctx.clock() - began
-        computed = _witnessed(step, computed, before, task, results, seconds or 0.0)
+        computed = _witnessed(step, computed, before, task, results)
         try:
             if step.results() != results:
                 raise InputsChanged(projection.name)
@@ -127,6 +124,7 @@ def take_step(
         if computed.kind == "full" and not declaration_refusal(projection):
             prove(step, run)
         compare_engines(step, files_of(run))
+    seconds = None if done else computed.seconds
     return CommittedStep(
         run, computed.kind, computed.reason, computed.keys, seconds, computed.cause, computed.on
     )
@@ -138,12 +136,11 @@ def _witnessed(
     before: StepFiles | None,
     task: BucketTask,
     results: Mapping[str, int],
-    seconds: float,
 ) -> ComputedStep:
     """What Sail computed; where Spark gives another row, everything as Spark computes it."""
     if computed.on == "spark":
         return computed
-    failed = witness(step, _step_files(step, before, computed, results), seconds)
+    failed = witness(step, _step_files(step, before, computed, results), computed.seconds)
     if failed is None:
         return computed
     note_failed(step, failed)
@@ -188,25 +185,31 @@ def _compute(
 def _compute_on(
     step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
 ) -> ComputedStep:
+    clock, name = step.ctx.clock, step.projection.name
     reason, cause = decided.reason, decided.cause if isinstance(decided, Full) else None
-    vain = step.ctx.in_vain
-    if isinstance(decided, Incremental) and vain.get(step.projection.name, 0):
-        vain[step.projection.name] -= 1
-        reason, cause = f"{reason}; rows of affected keys took too much memory in its last refreshes", "size"
+    if isinstance(decided, Incremental) and step.ctx.in_vain.is_to_be_left_out(name):
+        reason, cause = (
+            f"{reason}; rows of affected keys took too much memory when they were last followed",
+            "size",
+        )
     elif isinstance(decided, Incremental) and last is not None:
+        began = clock()
         try:
             proof = proof_of(step)
             subqueries = (proof and proof.subqueries) or {}
             result = compute_incrementally(step, last.to_epoch, task, _objection(step, last), subqueries)
             reason += f", which affects {result.keys:,} key{'' if result.keys == 1 else 's'}"
             reason += f"; {any_of(result.unchanged)} did not change" if result.unchanged else ""
-            return ComputedStep(result.outcomes, "incremental", reason, result.keys, on=step.on)
+            return ComputedStep(
+                result.outcomes, "incremental", reason, result.keys, on=step.on, seconds=clock() - began
+            )
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause
-            step = for_all_rows(step)
             if error.cause == "size":
-                vain[step.projection.name] = _IN_VAIN
-    return ComputedStep(compute_at(step, task), "full", reason, cause=cause, on=step.on)
+                step.ctx.in_vain.note(name)
+    step, began = for_all_rows(step), clock()
+    outcomes = compute_at(step, task)
+    return ComputedStep(outcomes, "full", reason, cause=cause, on=step.on, seconds=clock() - began)
 
 
 def _objection(step: StepInput, last: DerivedRun) -> Objection:

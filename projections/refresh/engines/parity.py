@@ -25,12 +25,19 @@ from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import define
-from tailrace.projections.compute.engine import Engine, EngineName, SailEngine, SparkEngine
+from tailrace.projections.compute.engine import (
+    Engine,
+    EngineName,
+    SailEngine,
+    SparkEngine,
+    frames_of_files,
+)
 from tailrace.projections.compute.frames import read_buckets, shown_columns
 from tailrace.projections.compute.read_plan import ReadPlan
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Projection, State
 from tailrace.projections.generations.generation import Parity
+from tailrace.projections.generations.result_input import ResultInput
 from tailrace.projections.generations.step_files import StepFiles
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.engines.choice import (
@@ -50,8 +57,12 @@ from tailrace.projections.spark.errors import translate_errors
 from tailrace.projections.spark.sail import sail_version
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from tailrace.eventstore.state.input import StateInput
 
+_FEW_ROWS, _PARTS = 30, 4
+"""A result of fewer rows is also compared over so many parts of an input."""
 _EDGE_ROWS = 500
 """Real rows of each input that edge values are put into."""
 
@@ -108,15 +119,54 @@ class NotComparable(Exception):
 def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> str | None:
     """The first row that another engine gives otherwise than a result has it, which ``files`` hold; None: there is none
     among those that were compared. Raises NotComparable, and what computing raises."""
-    other = replace(step, on=name, from_files=_is_compared_whole(step, reads_of(step)))
+    reads = reads_of(step)
+    other = replace(step, on=name, from_files=_is_compared_whole(step, reads))
     with step.ctx.store.pinned(f"projection {step.projection.name}"):
-        if other.from_files:
-            return _different(compute_at(other, _comparing(step, files), files.results))
-        return _different(_sampled(other, files))
+        if not other.from_files:
+            return _different(_sampled(other, files))
+        outcomes = compute_at(other, _comparing(step, files), files.results)
+        few = sum(outcome.rows for outcome in outcomes) < _FEW_ROWS
+        return _different(outcomes) or (_parts_differ(step, reads) if few else None)
 
 
 def _is_compared_whole(step: StepInput, reads: ReadPlan) -> bool:
     return is_small(step.ctx, reads) or step.ctx.settings.spark.engine == "sail"
+
+
+def _parts_differ(step: StepInput, reads: ReadPlan) -> str | None:
+    """What differs where the function is given parts of its largest input: a single number is equal by chance."""
+    projection = step.projection
+    chosen = _largest_with_numbers(step, reads)
+    if chosen is None:
+        return None
+    name, column = chosen
+    for part in range(_PARTS):
+        found = []
+        for engine in (SparkEngine(step.ctx), SailEngine(step.ctx)):
+            with engine.active():
+                given = frames_of_files(engine, step.ctx, projection, reads)
+                rows = given[name].where(f"pmod(`{column}`, {_PARTS}) = {part}").alias(name)
+                found.append(_rows_of(step, given | {name: rows}))
+        spark, sail = found
+        if spark != sail:
+            return f"its rows over a part of {name} are others on Sail than on Spark"
+    return None
+
+
+def _largest_with_numbers(step: StepInput, reads: ReadPlan) -> tuple[str, str] | None:
+    """The input of the most rows that has a column of integers, and that column: one of its key, if there is one."""
+    found = []
+    for name, planned in reads.inputs.items():
+        keys = _keys_of(step.projection, reads, name)
+        numbers = [
+            column
+            for column in shown_columns(planned, step.projection.inputs[name])
+            if pa.types.is_integer(planned.schema.field(column).type)
+        ]
+        if numbers:
+            rows = planned.rows if isinstance(planned, ResultInput) else sum(ref.rows for ref in planned.refs)
+            found.append((rows, name, min(numbers, key=lambda column: column not in keys)))
+    return max(found)[1:] if found else None
 
 
 def _comparing(step: StepInput, files: StepFiles) -> BucketTask:
@@ -204,10 +254,16 @@ def _keys_of(projection: Projection, reads: ReadPlan, name: str) -> list[str]:
 def _rows_on(engine: Engine, step: StepInput, given: Mapping[str, pa.Table]) -> list[str] | None:
     """The function's rows in an order of their own; None when it fails."""
     projection = step.projection
+    with engine.active():
+        return _rows_of(
+            step, {name: engine.local_frame(projection, name, rows) for name, rows in given.items()}
+        )
+
+
+def _rows_of(step: StepInput, inputs: Mapping[str, DataFrame]) -> list[str] | None:
+    """The function's rows in an order of their own; None when it fails."""
     try:
-        with engine.active():
-            inputs = {name: engine.local_frame(projection, name, rows) for name, rows in given.items()}
-            found: pa.Table = define(projection, inputs, step.cut.commit_ts).toArrow()
+        found: pa.Table = define(step.projection, inputs, step.cut.commit_ts).toArrow()
     except Exception:  # noqa: BLE001 what it raises is in other words on each engine
         return None
     return sorted(map(repr, found.cast(step.generation.schema).to_pylist()))
