@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tailrace.eventstore.errors import OperatorError, UsageError, optional_part
+from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.position import Cut
@@ -32,6 +32,7 @@ from tailrace.projections.refresh.engines.parity import require_parity
 from tailrace.projections.refresh.record import record_failures
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.specs import expires
+from tailrace.projections.spark.sail import require_installed
 
 SAMPLES_SHOWN = 10
 _SEED_BITS = 32  # few enough digits to be typed again
@@ -121,8 +122,7 @@ def _compare(
 def _require_witness(ctx: ProjectionContext, projection: Projection, generation: Generation) -> None:
     """Raises OperatorError where Sail cannot tell: it is not installed, or known not to give the projection's rows as
     Spark does."""
-    with optional_part("a witness", "sail"):
-        import pysail  # noqa: F401
+    require_installed()
     last = ctx.store.steps.last(generation.projection, generation.number)
     if last is None:
         return

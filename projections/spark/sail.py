@@ -37,6 +37,12 @@ def is_installed() -> bool:
     return all(util.find_spec(name) is not None for name in ("pysail", "grpc", "pyspark"))
 
 
+def require_installed() -> None:
+    """Raises OperatorError when the extra ``sail`` is not there."""
+    with optional_part("computing on Sail", "sail"):
+        import pysail  # noqa: F401
+
+
 def sail_version() -> str:
     """What results of this engine are recorded under: another release of either may give others. Starts nothing."""
     return f"sail {metadata.version('pysail')}, pyspark {metadata.version('pyspark')}"
@@ -48,10 +54,10 @@ def sail_session(settings: Settings) -> SparkSession:
         if os.getpid() in _opened and _is_stopped(_opened[os.getpid()][1]):
             forget_sail()
         if os.getpid() not in _opened:
-            with optional_part("computing on Sail", "sail"):
-                import grpc  # noqa: F401
-                from pysail.spark import SparkConnectServer
-                from pyspark.sql.connect.session import SparkSession
+            require_installed()
+            from pysail.spark import SparkConnectServer
+            from pyspark.sql.connect.session import SparkSession
+
             os.environ |= _server_settings(settings)
             server = SparkConnectServer()
             server.start(background=True)

@@ -23,7 +23,7 @@ from tailrace.projections.refresh.costs import LATEST
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.samples import input_versions, proof_of
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.sail import is_installed, sail_version
+from tailrace.projections.spark.sail import is_installed, require_installed, sail_version
 from tailrace.projections.spark.session import runs_here
 
 if TYPE_CHECKING:
@@ -37,8 +37,12 @@ _QUICK_SECONDS = 1.0
 
 
 def sail_is_wanted(ctx: ProjectionContext) -> bool:
-    """Whether the settings ask for Sail and it can be had: it shares this process, and so does a local master."""
-    return ctx.settings.spark.engine != "spark" and is_installed() and runs_here(ctx.settings.spark.master)
+    """Whether the settings ask for Sail and it can be had: it shares this process, and so does a local master. Raises
+    OperatorError where it is asked for by name and not installed."""
+    engine = ctx.settings.spark.engine
+    if engine == "sail":
+        require_installed()
+    return engine != "spark" and is_installed() and runs_here(ctx.settings.spark.master)
 
 
 def parity_of(step: StepInput) -> Parity | None:
