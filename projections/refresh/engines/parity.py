@@ -13,15 +13,15 @@ The outcome is kept with the generation; ``check`` and ``projection list`` show 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import define
@@ -35,7 +35,7 @@ from tailrace.projections.compute.engine import (
 from tailrace.projections.compute.frames import read_buckets, shown_columns
 from tailrace.projections.compute.read_plan import ReadPlan
 from tailrace.projections.definition.lineage import lineage_of
-from tailrace.projections.definition.model import Projection, State
+from tailrace.projections.definition.model import Projection, ProjectionFailed, State
 from tailrace.projections.generations.generation import Parity
 from tailrace.projections.generations.result_input import ResultInput
 from tailrace.projections.generations.step_files import StepFiles
@@ -96,18 +96,18 @@ def _compared(step: StepInput, files: StepFiles) -> Parity | None:
     if refused is not None:
         return Parity(sail_version(), versions, refused)
     step.ctx.report(f"comparing Sail with Spark for {step.projection.name}", 0, None, "")
-    whole = _is_compared_whole(step, reads)
-    if whole:  # files that Sail reads are those of other projections too, and no part of what it takes
-        with translate_errors(step.projection, "reading its inputs"), SailEngine(step.ctx).active():
-            SailEngine(step.ctx).frames(step.projection, reads)
+    whole, sail = _is_compared_whole(step, reads), SailEngine(step.ctx)
     try:
+        if whole:  # files that Sail reads are those of other projections too, and no part of what it takes
+            with translate_errors(step.projection, "reading its inputs"), sail.active():
+                sail.frames(step.projection, reads)
         failed = _edges_differ(step, reads)
         began = step.ctx.clock()
         failed = failed or difference_on("sail", step, files)
         seconds = step.ctx.clock() - began
     except NotComparable:
         return None
-    except TailraceError as error:
+    except ProjectionFailed as error:
         failed, seconds = f"Sail cannot compute it: {' '.join(error.message.split())}", 0.0
     return Parity(sail_version(), versions, failed, seconds if whole else None)
 
@@ -140,14 +140,14 @@ def _parts_differ(step: StepInput, reads: ReadPlan) -> str | None:
     if chosen is None:
         return None
     name, column = chosen
+
+    def inputs(engine: Engine, part: int) -> dict[str, DataFrame]:
+        given = frames_of_files(engine, step.ctx, projection, reads)
+        rows = given[name].where(f"pmod(`{column}`, {_PARTS}) = {part}")
+        return given | {name: rows.alias(name)}
+
     for part in range(_PARTS):
-        found = []
-        for engine in (SparkEngine(step.ctx), SailEngine(step.ctx)):
-            with engine.active():
-                given = frames_of_files(engine, step.ctx, projection, reads)
-                rows = given[name].where(f"pmod(`{column}`, {_PARTS}) = {part}").alias(name)
-                found.append(_rows_of(step, given | {name: rows}))
-        spark, sail = found
+        spark, sail = _on_both(step, partial(inputs, part=part))
         if spark != sail:
             return f"its rows over a part of {name} are others on Sail than on Spark"
     return None
@@ -216,9 +216,7 @@ def _edges_differ(step: StepInput, reads: ReadPlan) -> str | None:
             name: edge_rows(table, _keys_of(projection, reads, name), extremes=extremes)
             for name, table in rows.items()
         }
-        spark, sail = (
-            _rows_on(engine, step, given) for engine in (SparkEngine(step.ctx), SailEngine(step.ctx))
-        )
+        spark, sail = _on_both(step, partial(_local_frames, projection, given))
         if spark is None and sail is None:
             continue
         if spark is None:
@@ -251,19 +249,26 @@ def _keys_of(projection: Projection, reads: ReadPlan, name: str) -> list[str]:
     return [column.name for column in planned.target.key]
 
 
-def _rows_on(engine: Engine, step: StepInput, given: Mapping[str, pa.Table]) -> list[str] | None:
-    """The function's rows in an order of their own; None when it fails."""
+def _local_frames(
+    projection: Projection, given: Mapping[str, pa.Table], engine: Engine
+) -> dict[str, DataFrame]:
+    return {name: engine.local_frame(projection, name, rows) for name, rows in given.items()}
+
+
+def _on_both(
+    step: StepInput, inputs: Callable[[Engine], Mapping[str, DataFrame]]
+) -> tuple[list[str] | None, list[str] | None]:
+    """The function's rows on Spark and on Sail, in an order of their own and without columns that have a tolerance.
+    None where it fails: in other words on each engine."""
     projection = step.projection
-    with engine.active():
-        return _rows_of(
-            step, {name: engine.local_frame(projection, name, rows) for name, rows in given.items()}
-        )
-
-
-def _rows_of(step: StepInput, inputs: Mapping[str, DataFrame]) -> list[str] | None:
-    """The function's rows in an order of their own; None when it fails."""
-    try:
-        found: pa.Table = define(step.projection, inputs, step.cut.commit_ts).toArrow()
-    except Exception:  # noqa: BLE001 what it raises is in other words on each engine
-        return None
-    return sorted(map(repr, found.cast(step.generation.schema).to_pylist()))
+    found: list[list[str] | None] = []
+    for engine in (SparkEngine(step.ctx), SailEngine(step.ctx)):
+        try:
+            with engine.active():
+                rows: pa.Table = define(projection, inputs(engine), step.cut.commit_ts).toArrow()
+            exact = rows.cast(step.generation.schema).drop_columns([*projection.tolerance])
+            found.append(sorted(map(repr, exact.to_pylist())))
+        except Exception:  # noqa: BLE001 whatever an engine raises
+            found.append(None)
+    spark, sail = found
+    return spark, sail
