@@ -14,7 +14,7 @@ The outcome is kept with the generation; ``check`` and ``projection list`` show 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -101,32 +101,42 @@ def _compared(step: StepInput, files: StepFiles) -> Parity | None:
         if whole:  # files that Sail reads are those of other projections too, and no part of what it takes
             with translate_errors(step.projection, "reading its inputs"), sail.active():
                 sail.frames(step.projection, reads)
-        failed = _edges_differ(step, reads)
-        began = step.ctx.clock()
-        failed = failed or difference_on("sail", step, files)
-        seconds = step.ctx.clock() - began
+        if (edges := _edges_differ(step, reads)) is not None:
+            return Parity(sail_version(), versions, edges)
+        found = difference_on("sail", step, files)
     except NotComparable:
         return None
     except ProjectionFailed as error:
-        failed, seconds = f"Sail cannot compute it: {' '.join(error.message.split())}", 0.0
-    return Parity(sail_version(), versions, failed, seconds if whole else None)
+        found = Compared(f"Sail cannot compute it: {' '.join(error.message.split())}")
+    return Parity(sail_version(), versions, found.failed, found.seconds if whole else None)
 
 
 class NotComparable(Exception):
     """Neither are the inputs small, nor is the projection followed by key."""
 
 
-def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> str | None:
-    """The first row that another engine gives otherwise than a result has it, which ``files`` hold; None: there is none
-    among those that were compared. Raises NotComparable, and what computing raises."""
-    reads = reads_of(step)
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """``failed``: the first row that an engine gives otherwise, in words; None: there is none among those that were
+    compared. ``seconds`` are those of the engine."""
+
+    failed: str | None
+    seconds: float = 0.0
+
+
+def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> Compared:
+    """Compare what another engine gives with a result, which ``files`` hold. Raises NotComparable, and what computing
+    raises."""
+    reads, clock = reads_of(step), step.ctx.clock
     other = replace(step, on=name, from_files=_is_compared_whole(step, reads))
     with step.ctx.store.pinned(f"projection {step.projection.name}"):
         if not other.from_files:
-            return _different(_sampled(other, files))
+            return Compared(_different(_sampled(other, files)))
+        began = clock()
         outcomes = compute_at(other, _comparing(step, files), files.results)
+        seconds = clock() - began
         few = sum(outcome.rows for outcome in outcomes) < _FEW_ROWS
-        return _different(outcomes) or (_parts_differ(step, reads) if few else None)
+        return Compared(_different(outcomes) or (_parts_differ(step, reads) if few else None), seconds)
 
 
 def _is_compared_whole(step: StepInput, reads: ReadPlan) -> bool:

@@ -34,7 +34,7 @@ def witness(step: StepInput, files: StepFiles, seconds: float) -> str | None:
     step.ctx.report(f"comparing with Spark for {step.projection.name}", 0, None, "")
     began = time.monotonic()
     try:
-        return difference_on("spark", step, files)
+        return difference_on("spark", step, files).failed
     except NotComparable:
         return None
     except TailraceError as error:
