@@ -90,7 +90,7 @@ def take_step(
     name, number = generation.projection, generation.number
     last = ctx.store.steps.last(name, number)
     before = files_of(last) if last else None
-    step, decided = choose(step, decided, first=last is None)
+    step, decided = choose(step, decided, last)
     _ = step.engine.session  # its start is no part of what a step takes
     with attempts.attempt(ctx.store.catalog, name, number, str(step.cut.epoch)) as attempt:
         task = BucketTask(
@@ -207,7 +207,7 @@ def _compute_on(
             reason, cause = f"{reason}; {error}", error.cause
             if error.cause == "size":
                 step.ctx.in_vain.note(name)
-    step, began = for_all_rows(step), clock()
+    step, began = for_all_rows(step, last), clock()
     outcomes = compute_at(step, task)
     return ComputedStep(outcomes, "full", reason, cause=cause, on=step.on, seconds=clock() - began)
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import Direct, lineage_of
-from tailrace.projections.generations.generation import Parity
+from tailrace.projections.generations.generation import Parity, files_of
 from tailrace.projections.refresh.costs import LATEST
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.samples import input_versions, proof_of
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 DECODED = 2.5
 """Stored bytes of rows decode to about this many times as much."""
+_TEXT_BYTES = 64
+"""What a text of a result is taken to need."""
 _QUICK = "everything is computed in less than a second"
 _QUICK_SECONDS = 1.0
 """What is computed whole in less is not worth the look for affected keys."""
@@ -74,39 +77,60 @@ def unreadable(reads: ReadPlan) -> str | None:
 
 
 def choose(
-    step: StepInput, decided: Full | Incremental, *, first: bool
+    step: StepInput, decided: Full | Incremental, last: DerivedRun | None
 ) -> tuple[StepInput, Full | Incremental]:
-    """The step on the engine that takes it, and in the way that it is taken there."""
+    """The step on the engine that takes it, and in the way that it is taken there. ``last``: the step before."""
     ctx = step.ctx
-    if first or step.generation.pin is not None or not runs_here(ctx.settings.spark.master):
+    if last is None or step.generation.pin is not None or not runs_here(ctx.settings.spark.master):
         return step, decided
     reads = reads_of(step)
     if unreadable(reads) is not None:
         return step, decided
-    small = is_small(ctx, reads)
+    held = _is_held(step, last)
     parity = parity_of(step) if sail_is_wanted(ctx) else None
     if parity is None or parity.failed is not None:
-        step = replace(step, from_files=small and _is_plain(step, reads))
+        step = replace(step, from_files=held and is_small(ctx, reads) and _is_plain(step, reads))
         if step.from_files and isinstance(decided, Incremental) and parity is not None and _was_quick(step):
             return step, _in_full(decided, _QUICK)
         return step, decided
-    step = replace(step, on="sail", from_files=True)
-    whole = small or ctx.settings.spark.engine == "sail"
+    whole = held and (is_small(ctx, reads) or ctx.settings.spark.engine == "sail")
+    on_sail = replace(step, on="sail", from_files=True)
     if isinstance(decided, Full):
-        return for_all_rows(step, reads), decided
+        return (on_sail if whole else step), decided
     if whole and (parity.seconds or 0.0) < _QUICK_SECONDS:
-        return step, _in_full(decided, _QUICK)
+        return on_sail, _in_full(decided, _QUICK)
     proof = proof_of(step)
     if proof is None or proof.subqueries:  # their values are compared in Spark's plans
         if whole:
-            return step, _in_full(decided, "values of its subqueries are not compared")
-        return replace(step, on="spark", from_files=False), decided
+            return on_sail, _in_full(decided, "values of its subqueries are not compared")
+        return step, decided
     lineage = lineage_of(step.projection)
     computed = [name for name, path in lineage.paths.items() if isinstance(path, Direct) and path.computed]
     read_whole = [*lineage.unknown, *computed]
     if whole or not read_whole or is_small(ctx, reads_of(step, read_whole)):
-        return step, decided
-    return replace(step, on="spark", from_files=False), decided
+        return on_sail, decided
+    return step, decided
+
+
+def for_all_rows(step: StepInput, last: DerivedRun | None) -> StepInput:
+    """The step where it is computed whole after all: on Sail only where that may take all rows."""
+    if step.on == "spark":
+        return step
+    may_read = step.ctx.settings.spark.engine == "sail" or is_small(step.ctx, reads_of(step))
+    if may_read and last is not None and _is_held(step, last):
+        return step
+    return replace(step, on="spark", from_files=False)
+
+
+def _is_held(step: StepInput, last: DerivedRun) -> bool:
+    """Whether this process may hold the whole result, going by the rows of the last one."""
+    kinds = step.generation.schema.types
+    width = sum(kind.bit_width // 8 if _is_fixed(kind) else _TEXT_BYTES for kind in kinds)
+    return files_of(last).rows * width < step.ctx.settings.spark.small_bytes
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _was_quick(step: StepInput) -> bool:
@@ -117,15 +141,6 @@ def _was_quick(step: StepInput) -> bool:
         record.seconds for record in of_engine(records, step.on) if record.seconds and record.from_epoch
     ]
     return min(seconds, default=0.0) < _QUICK_SECONDS
-
-
-def for_all_rows(step: StepInput, reads: ReadPlan | None = None) -> StepInput:
-    """The step where it is computed whole: on Sail only where that may take all rows."""
-    if step.on == "spark" or step.ctx.settings.spark.engine == "sail":
-        return step
-    if is_small(step.ctx, reads or reads_of(step)):
-        return step
-    return replace(step, on="spark", from_files=False)
 
 
 def _is_plain(step: StepInput, reads: ReadPlan) -> bool:
