@@ -173,6 +173,7 @@ def test_a_preview_that_was_looked_at_is_brought_to_the_logs_end_by_key_and_show
         promote_preview(changed, "totals", "largest")
 
 
+@pytest.mark.slow
 def test_a_preview_that_readers_cannot_be_shown_is_refused_and_stays_a_preview(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -97,7 +97,10 @@ def refreshed(ctx: ProjectionContext) -> None:
     assert [outcome.error for outcome in refresh(ctx)] == [None] * len(ctx.projections)
 
 
-@pytest.mark.parametrize(("small_bytes", "kind"), [(SMALL, "full"), (LARGE, "incremental")])
+@pytest.mark.parametrize(
+    ("small_bytes", "kind"),
+    [(SMALL, "full"), pytest.param(LARGE, "incremental", marks=pytest.mark.slow)],
+)
 def test_a_definition_is_built_by_spark_compared_once_and_then_computed_by_sail(
     shop: ShopLog, sailing: Deploy, small_bytes: int, kind: str
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_definition_is_built_by_spark_compared_once_and_then_computed_by_sail(
     assert parity(ctx, "totals") == found, "once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -143,6 +147,7 @@ def test_what_sail_gives_otherwise_stays_with_spark_and_is_told(
     assert verify(ctx, "odd").equal
 
 
+@pytest.mark.slow
 def test_without_being_asked_for_sail_is_not_used(shop: ShopLog, sailing: Deploy) -> None:
     ctx = sailing(TOTALS, engine="spark")
     refreshed(ctx)
@@ -151,6 +156,7 @@ def test_without_being_asked_for_sail_is_not_used(shop: ShopLog, sailing: Deploy
     assert parity(ctx, "totals") is None and last_record(ctx, "totals").engine is None
 
 
+@pytest.mark.slow
 def test_a_step_that_sail_fails_is_spark_s(
     shop: ShopLog, sailing: Deploy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +173,7 @@ def test_a_step_that_sail_fails_is_spark_s(
     assert verify(ctx, "missing").equal
 
 
+@pytest.mark.slow
 def test_a_session_that_was_stopped_is_replaced(shop: ShopLog, sailing: Deploy) -> None:
     ctx = sailing(TOTALS)
     refreshed(ctx)
@@ -176,7 +183,7 @@ def test_a_session_that_was_stopped_is_replaced(shop: ShopLog, sailing: Deploy) 
     assert last_record(ctx, "totals").engine == "sail" and verify(ctx, "totals").equal
 
 
-@pytest.mark.parametrize("small_bytes", [SMALL, LARGE])
+@pytest.mark.parametrize("small_bytes", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
 def test_rows_that_spark_gives_otherwise_end_sail_s_work_and_are_computed_again(
     shop: ShopLog, sailing: Deploy, tmp_path: Path, small_bytes: int
 ) -> None:
@@ -203,6 +210,7 @@ def test_rows_that_spark_gives_otherwise_end_sail_s_work_and_are_computed_again(
         verify(ctx, "lying", on="sail")
 
 
+@pytest.mark.slow
 def test_sail_is_a_witness_of_what_spark_computed(shop: ShopLog, sailing: Deploy) -> None:
     ctx = sailing(TOTALS, engine="spark")
     refreshed(ctx)
