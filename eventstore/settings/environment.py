@@ -80,7 +80,7 @@ class SparkSettings(Frozen):
             ge=0,
             description="Inputs that together take less memory are small: they are read once for all projections, into "
             "temporary files, and what is computed of them is compared without tasks. Sail's operators may take four "
-            "times as much.",
+            "times as much, and 256 MiB at least.",
         ),
     ] = 256 * MIB
 

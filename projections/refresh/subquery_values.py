@@ -19,6 +19,7 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.empty_inputs import empty_inputs
 from tailrace.projections.analysis.subqueries import words_of
 from tailrace.projections.compute.compute import define
+from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.compute.read_plan import plan_input, plan_reads
 from tailrace.projections.compute.scalar_subqueries import (
     ScalarSubquery,
@@ -118,6 +119,7 @@ def _is_changed(step: StepInput, before: Cut, source: Input) -> bool:
 def _subqueries_at(step: StepInput, cut: Cut, names: Collection[str]) -> list[ScalarSubquery]:
     """The subqueries over all rows of these inputs. The others refuse to give rows: no subquery reads them."""
     ctx, projection = step.ctx, step.projection
+    engine = SparkEngine(ctx)  # reads both ends in tasks: of files there are those of one position
     read = [name for name in projection.inputs if name in names]
     others = {
         name: plan_input(ctx.store, source, cut)
@@ -127,9 +129,9 @@ def _subqueries_at(step: StepInput, cut: Cut, names: Collection[str]) -> list[Sc
     with _followed_or_full("the values of its subqueries cannot be told"):
         reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, read)
         with translate_errors(projection, "reading its inputs"):
-            given = step.engine.frames(projection, reads)
+            given = engine.frames(projection, reads)
             inputs = {name: marked(frame, name) for name, frame in given.items()}
-            inputs |= empty_inputs(step.engine.session, projection, others)
+            inputs |= empty_inputs(engine.session, projection, others)
         result = define(projection, inputs, cut.commit_ts)
         with translate_errors(projection, "being looked through"):
             return scalar_subqueries(result)
@@ -143,4 +145,4 @@ def _value(step: StepInput, subquery: ScalarSubquery) -> SubqueryValue:
         _followed_or_full(f"the value of {words} cannot be told"),
         translate_errors(projection, f"computing {words}"),
     ):
-        return subquery.value(step.engine.session)
+        return subquery.value(step.ctx.spark)

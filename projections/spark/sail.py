@@ -27,6 +27,7 @@ told this one; where a definition has Python run in workers it fails, and stays 
 _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 """By this variable pyspark's functions decide, at each call, whether they build columns for Connect."""
 _DAY = 24 * 3600
+_LEAST_BYTES = 256 << 20
 _lock = threading.RLock()
 _opened: dict[int, tuple[Any, SparkSession]] = {}
 """By process: a fork has none of the server's threads."""
@@ -97,7 +98,7 @@ def remote_functions() -> Iterator[None]:
 
 
 def _server_settings(settings: Settings) -> dict[str, str]:
-    bound = str(4 * settings.spark.small_bytes)
+    bound = str(max(4 * settings.spark.small_bytes, _LEAST_BYTES))
     return {
         "RUST_LOG": os.environ.get("RUST_LOG", "off"),
         "SAIL_RUNTIME__MEMORY_POOL__TYPE": "greedy",
