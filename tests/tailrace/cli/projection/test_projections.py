@@ -100,7 +100,7 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
         ).fetchall()
         assert not [name for (name,) in made if "keyless" in name or "raising" in name]
     (status,) = [line for line in projecting.ok("status").out.splitlines() if line.startswith("totals ")]
-    assert status.split() == ["totals", "live", "1", "1", "0", "mart", "1", "0"]
+    assert status.split() == ["totals", "live", "1", "1", "0", "mart", "1", "0", "-"]
     listed = projecting.ok("projection", "list").out
     assert listed.splitlines()[1].split()[:5] == ["totals", "g1", "live", "1", "20"]
     assert projecting.run("verify", "totals", "--seed", "3").code == 2
