@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -128,7 +129,7 @@ def measure(options: Options, folder: Path, dsn: str) -> dict[str, list[float]]:
             for engine, ctx in made.items():
                 change(dsn, generator, options["orders"])
                 tailrace(folder, "capture", "--until-idle")
-                seconds = seconds_of(lambda ctx=ctx: one_round(ctx))  # type: ignore[misc]
+                seconds = seconds_of(partial(one_round, ctx))
                 if number:  # the first one compiles, on both
                     found[engine].append(seconds)
             if not number:

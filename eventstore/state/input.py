@@ -27,7 +27,7 @@ OnUnreadable = Literal["error", "null", "text"]
 # A task's share of memory. The kernel folds as it reads, so this bounds the state of a bucket from above.
 BUCKET_BYTES = 256 << 20
 # Stored bytes (zstd, level 1) of change rows decode to about this many times as much (measured: 2.4 on orders).
-_DECODED = 2.5
+DECODED = 2.5
 _MOST_SPLITS = 256
 
 
@@ -172,7 +172,7 @@ def _partitions(refs: Iterable[SegmentRef]) -> set[int]:
 
 
 def _split(refs: Sequence[SegmentRef], partitions: int) -> int:
-    decoded = sum(ref.bytes for ref in refs) * _DECODED / partitions
+    decoded = sum(ref.bytes for ref in refs) * DECODED / partitions
     split = 1
     while decoded > split * BUCKET_BYTES and split < _MOST_SPLITS:
         split *= 2

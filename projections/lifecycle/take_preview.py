@@ -14,7 +14,6 @@ from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.projections.analysis.check_names import check
-from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.lifecycle.build import catch_up_build, mark_ready, promote_when_level
@@ -81,8 +80,8 @@ def _preview(ctx: ProjectionContext, name: str, label: str) -> Generation:
 def _prove(ctx: ProjectionContext, generation: Generation) -> None:
     """Whether keys may be followed from the preview's result on. Where that cannot be told, all is computed."""
     last = ctx.store.steps.last(generation.projection, generation.number)
-    definition = ctx.projection(generation.projection)
-    if last is None or declaration_refusal(definition):
+    if last is None:
         return
+    definition = ctx.projection(generation.projection)
     with suppress(TailraceError):
         prove(StepInput(ctx, definition, generation, ctx.store.cut(last.to_epoch)), last)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.eventstore.state.input import DECODED
 from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, plan_reads
@@ -30,8 +31,6 @@ from tailrace.projections.spark.session import runs_here
 if TYPE_CHECKING:
     from tailrace.projections.refresh.plan import Cause
 
-DECODED = 2.5
-"""Stored bytes of rows decode to about this many times as much."""
 _TEXT_BYTES = 64
 """What a text of a result is taken to need."""
 _QUICK = "everything is computed in less than a second"
@@ -67,6 +66,11 @@ def is_small(ctx: ProjectionContext, reads: ReadPlan) -> bool:
     return reads.stored_bytes * DECODED < ctx.settings.spark.small_bytes
 
 
+def may_be_read_whole(ctx: ProjectionContext, reads: ReadPlan) -> bool:
+    """Whether all rows of inputs are given to Sail."""
+    return is_small(ctx, reads) or ctx.settings.spark.engine == "sail"
+
+
 def unreadable(reads: ReadPlan) -> str | None:
     """Why inputs are not read into files, whatever their size."""
     if reads.computed_inputs:
@@ -93,7 +97,7 @@ def choose(
         if step.from_files and isinstance(decided, Incremental) and parity is not None and _was_quick(step):
             return step, _in_full(decided, _QUICK)
         return step, decided
-    whole = held and (is_small(ctx, reads) or ctx.settings.spark.engine == "sail")
+    whole = held and may_be_read_whole(ctx, reads)
     on_sail = replace(step, on="sail", from_files=True)
     if isinstance(decided, Full):
         return (on_sail if whole else step), decided
@@ -116,8 +120,7 @@ def for_all_rows(step: StepInput, last: DerivedRun | None) -> StepInput:
     """The step where it is computed whole after all: on Sail only where that may take all rows."""
     if step.on == "spark":
         return step
-    may_read = step.ctx.settings.spark.engine == "sail" or is_small(step.ctx, reads_of(step))
-    if may_read and last is not None and _is_held(step, last):
+    if last is not None and _is_held(step, last) and may_be_read_whole(step.ctx, reads_of(step)):
         return step
     return replace(step, on="spark", from_files=False)
 

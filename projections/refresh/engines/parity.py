@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore import disclosure
+from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import define
@@ -35,13 +36,13 @@ from tailrace.projections.compute.engine import (
 from tailrace.projections.compute.frames import read_buckets, shown_columns
 from tailrace.projections.compute.read_plan import ReadPlan
 from tailrace.projections.definition.lineage import lineage_of
-from tailrace.projections.definition.model import Projection, ProjectionFailed, State
+from tailrace.projections.definition.model import Projection, ProjectionFailed
 from tailrace.projections.generations.generation import Parity
 from tailrace.projections.generations.result_input import ResultInput
 from tailrace.projections.generations.step_files import StepFiles
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.engines.choice import (
-    is_small,
+    may_be_read_whole,
     parity_of,
     reads_of,
     sail_is_wanted,
@@ -58,8 +59,6 @@ from tailrace.projections.spark.sail import sail_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from tailrace.eventstore.state.input import StateInput
 
 _FEW_ROWS, _PARTS = 30, 4
 """A result of fewer rows is also compared over so many parts of an input."""
@@ -96,7 +95,7 @@ def _compared(step: StepInput, files: StepFiles) -> Parity | None:
     if refused is not None:
         return Parity(sail_version(), versions, refused)
     step.ctx.report(f"comparing Sail with Spark for {step.projection.name}", 0, None, "")
-    whole, sail = _is_compared_whole(step, reads), SailEngine(step.ctx)
+    whole, sail = may_be_read_whole(step.ctx, reads), SailEngine(step.ctx)
     try:
         if whole:  # files that Sail reads are those of other projections too, and no part of what it takes
             with translate_errors(step.projection, "reading its inputs"), sail.active():
@@ -128,7 +127,7 @@ def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> Compar
     """Compare what another engine gives with a result, which ``files`` hold. Raises NotComparable, and what computing
     raises."""
     reads, clock = reads_of(step), step.ctx.clock
-    other = replace(step, on=name, from_files=_is_compared_whole(step, reads))
+    other = replace(step, on=name, from_files=may_be_read_whole(step.ctx, reads))
     with step.ctx.store.pinned(f"projection {step.projection.name}"):
         if not other.from_files:
             return Compared(_different(_sampled(other, files)))
@@ -137,10 +136,6 @@ def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> Compar
         seconds = clock() - began
         few = sum(outcome.rows for outcome in outcomes) < _FEW_ROWS
         return Compared(_different(outcomes) or (_parts_differ(step, reads) if few else None), seconds)
-
-
-def _is_compared_whole(step: StepInput, reads: ReadPlan) -> bool:
-    return is_small(step.ctx, reads) or step.ctx.settings.spark.engine == "sail"
 
 
 def _parts_differ(step: StepInput, reads: ReadPlan) -> str | None:
@@ -167,7 +162,7 @@ def _largest_with_numbers(step: StepInput, reads: ReadPlan) -> tuple[str, str] |
     """The input of the most rows that has a column of integers, and that column: one of its key, if there is one."""
     found = []
     for name, planned in reads.inputs.items():
-        keys = _keys_of(step.projection, reads, name)
+        keys = _keys_of(reads, name)
         numbers = [
             column
             for column in shown_columns(planned, step.projection.inputs[name])
@@ -223,8 +218,7 @@ def _edges_differ(step: StepInput, reads: ReadPlan) -> str | None:
     rows = {name: _some_rows(step, reads, name) for name in reads.inputs}
     for extremes in (True, False):
         given = {
-            name: edge_rows(table, _keys_of(projection, reads, name), extremes=extremes)
-            for name, table in rows.items()
+            name: edge_rows(table, _keys_of(reads, name), extremes=extremes) for name, table in rows.items()
         }
         spark, sail = _on_both(step, partial(_local_frames, projection, given))
         if spark is None and sail is None:
@@ -252,10 +246,10 @@ def _some_rows(step: StepInput, reads: ReadPlan, name: str) -> pa.Table:
     return pa.concat_tables(pieces)
 
 
-def _keys_of(projection: Projection, reads: ReadPlan, name: str) -> list[str]:
-    if not isinstance(projection.inputs[name], State):
-        return list(reads.inputs[name].schema.names)
-    planned: StateInput = reads.inputs[name]  # type: ignore[assignment]  # as its source says
+def _keys_of(reads: ReadPlan, name: str) -> list[str]:
+    planned = reads.inputs[name]
+    if not isinstance(planned, StateInput):
+        return list(planned.schema.names)
     return [column.name for column in planned.target.key]
 
 
