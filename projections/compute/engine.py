@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal, Protocol
 
-import pyarrow as pa
-
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.compute.frames import (
     declare,
     frames,
-    local_frame,
     partial_frame,
     shown_columns,
     with_columns,
@@ -53,9 +50,6 @@ class Engine(Protocol):
     ) -> DataFrame:
         """An input's DataFrame with these of its columns, also such as the function does not see."""
 
-    def local_frame(self, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
-        """An input's DataFrame of these rows."""
-
 
 class SparkEngine:
     """The session of the settings, in a JVM. Its tasks read the inputs."""
@@ -83,9 +77,6 @@ class SparkEngine:
         return partial_frame(
             ctx.spark, ctx.store.storage, projection, name, planned, ctx.parallelism, columns
         )
-
-    def local_frame(self, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
-        return local_frame(self.session, projection, name, rows)
 
 
 class SparkOverFiles(SparkEngine):
@@ -118,9 +109,6 @@ class SailEngine:
     ) -> DataFrame:
         narrow = with_columns(projection, name, columns)
         return _frame_of_files(self, self._ctx, narrow, name, planned, cut, columns)
-
-    def local_frame(self, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
-        return local_frame(self.session, projection, name, rows)
 
 
 def frames_of_files(

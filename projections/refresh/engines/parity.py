@@ -33,7 +33,7 @@ from tailrace.projections.compute.engine import (
     SparkEngine,
     frames_of_files,
 )
-from tailrace.projections.compute.frames import read_buckets, shown_columns
+from tailrace.projections.compute.frames import local_frame, read_buckets, shown_columns
 from tailrace.projections.compute.read_plan import ReadPlan
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Projection, ProjectionFailed
@@ -256,7 +256,7 @@ def _keys_of(reads: ReadPlan, name: str) -> list[str]:
 def _local_frames(
     projection: Projection, given: Mapping[str, pa.Table], engine: Engine
 ) -> dict[str, DataFrame]:
-    return {name: engine.local_frame(projection, name, rows) for name, rows in given.items()}
+    return {name: local_frame(engine.session, projection, name, rows) for name, rows in given.items()}
 
 
 def _on_both(
