@@ -14,12 +14,14 @@ from psycopg import pq
 
 from tailrace.cdc.postgres import errors
 from tailrace.cdc.postgres.connect import Address, command, connect_replication, execute, literal, quote
-from tailrace.cdc.wire.replication import without_long_message
+from tailrace.cdc.postgres.inbox import FillResult, Inbox
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.position import format_lsn, parse_lsn
 from tailrace.eventstore.readiness import readable, writable
 
 _FINISH_SECONDS = 5.0
+_READ_BYTES = 1 << 20  # received per turn: between two looks at feedback and queue
 
 
 class ReplicationStream:
@@ -35,9 +37,9 @@ class ReplicationStream:
         message_bytes: int,
         skipped: Callable[[int], None],
     ) -> None:
-        self._message_bytes = message_bytes
         self._skipped = skipped
         self._connection = connection
+        self._inbox = Inbox(connection, _READ_BYTES, longest=message_bytes)
         self._address = address
         self._slot = slot
         self._ended: Exception | None = None  # libpq tells of an end once; frames may have come before it
@@ -61,7 +63,7 @@ class ReplicationStream:
     ) -> ReplicationStream:
         """Start pgoutput 1, or 2 (large transactions are streamed before their commit), from ``start_lsn``; values as
         text, or in ``binary`` as far as their types have a send function. Of logical messages
-        longer than ``message_bytes`` nothing comes out of it; ``skipped`` is told the size of each.
+        longer than ``message_bytes`` nothing comes out of it; ``skipped`` is told how many there were.
 
         The server goes on from the slot's confirmed position when that is later. Raises SlotActive, SlotLost and
         what ``connect_replication`` raises.
@@ -88,48 +90,29 @@ class ReplicationStream:
     def fileno(self) -> int:
         return self._connection.socket
 
-    def receive(self, max_bytes: int) -> list[bytes]:
-        """Frames that have arrived, up to about ``max_bytes``; [] when there is none to be had without waiting.
-
-        They are copied out of libpq's memory: thousands of views of it would keep Python's garbage collector busy,
-        which looks at views and not at bytes.
+    def receive(self) -> Messages:
+        """Frames that have arrived, up to about a megabyte; none when there is none to be had without waiting. The
+        next call overwrites them.
 
         Raises TransientError, SlotLost … when the server ended the stream.
         """
         if self._ended is not None:
             raise self._ended
-        frames: list[bytes] = []
-        size = 0
-        get, append, longest = self._connection.get_copy_data, frames.append, self._message_bytes
+        heard, broken = False, None
         try:
-            while size < max_bytes:
-                count, data = get(1)
-                if count > 0:
-                    empty = without_long_message(data, longest) if count > longest else None
-                    if empty is not None:
-                        self._skipped(count)
-                    append(empty or bytes(data))
-                    size += count
-                elif count == 0:
-                    if not self._read_socket():
-                        break
-                else:
-                    self._ended = self._end()
-                    break
+            heard = readable([self._connection.socket], 0)
+            if self._inbox.fill() is FillResult.END:
+                self._ended = self._end()
         except psycopg.OperationalError as error:
-            if not frames:
-                raise self._connection_error(str(error)) from None
-        if self._ended is not None and not frames:
-            raise self._ended
+            broken = self._connection_error(str(error))
+        frames = self._inbox.take(reuse=True)
+        if heard:
+            self.heard_at = time.monotonic()
+        if emptied := self._inbox.take_emptied():
+            self._skipped(emptied)
+        if not len(frames) and (reason := self._ended or broken) is not None:
+            raise reason
         return frames
-
-    def _read_socket(self) -> bool:
-        """Take in what the socket has; False when it has nothing."""
-        if not readable([self._connection.socket], 0):
-            return False
-        self._connection.consume_input()
-        self.heard_at = time.monotonic()
-        return True
 
     def send(self, frame: bytes) -> None:
         """Send one frame to the server. Raises TransientError when the connection is gone."""
@@ -172,6 +155,7 @@ class ReplicationStream:
 
     def close(self) -> None:
         """Drop the connection; the server keeps what was not confirmed."""
+        self._inbox.close()
         self._connection.finish()
 
     def _end(self) -> Exception:

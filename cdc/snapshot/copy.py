@@ -22,13 +22,14 @@ from tailrace.cdc.kernels.copy_text import columns_of
 from tailrace.cdc.kernels.rows import Bytes
 from tailrace.cdc.postgres import errors
 from tailrace.cdc.postgres.connect import Address, connect, encoding_of, quote, translate_errors
+from tailrace.cdc.postgres.inbox import FillResult, Inbox
 from tailrace.cdc.postgres.liveness import wait_readable
 from tailrace.cdc.postgres.locks import POLL_SECONDS, try_read_locks
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables
 from tailrace.cdc.postgres.value_text import read_bases
-from tailrace.cdc.snapshot.copy_buffer import FillResult, Inbox, Messages
 from tailrace.cdc.wire.binary import PLAIN, Render, parse_copy_row
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.eventstore.errors import IntegrityError, TransientError
 
 Row = tuple[object, ...]

@@ -28,6 +28,7 @@ from tailrace.cdc.kernels.rows import Bytes, Ints
 from tailrace.cdc.wire import authentic
 from tailrace.cdc.wire.block import Data, FrameBlock, PartialBlock
 from tailrace.cdc.wire.buffer import HINT
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.cdc.wire.replication import moment
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model.position import format_lsn
@@ -163,22 +164,22 @@ class Assembler:
             raise self._error(frame, f"cannot come while {self._state.value}")
         return self.full or self.oversized
 
-    def take(self, chunk: bytes, ends: Ints, at: int) -> tuple[int, bool]:
-        """Take XLogData frames from number ``at`` on: frame i is ``chunk[ends[i - 1]:ends[i]]``.
+    def take(self, frames: Messages, at: int) -> tuple[int, bool]:
+        """Take XLogData frames from number ``at`` on.
 
         Returns the number of the next frame and whether a cut is due before it; without one, it is a frame of another
         kind, or there is none left. Raises ProtocolError.
         """
-        data = np.frombuffer(chunk, np.uint8)
+        ends = frames.ends
         while at < len(ends):
-            at, status = self._take_frequent(data, ends, at)
+            at, status = self._take_frequent(frames.data, ends, at)
             if status == transactions.DUE:
                 return at, True
             if status == transactions.ROOM:
                 start = int(ends[at - 1]) if at else 0
                 self._make_room(int(ends[at]) - start, 1)
             elif status == transactions.OTHER:
-                frame = chunk[int(ends[at - 1]) if at else 0 : int(ends[at])]
+                frame = frames[at]
                 if len(frame) <= transactions.HEADER or frame[:1] != b"w":
                     return at, False
                 at += 1

@@ -15,6 +15,7 @@ from tailrace.cdc.postgres.errors import RowTooLarge, too_large_hint
 from tailrace.cdc.postgres.value_text import Renderer, Unrenderable
 from tailrace.cdc.stream.spool import Frames
 from tailrace.cdc.wire.binary import BYTEA, BinaryCell, binary_cells, replace_cells
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.cdc.wire.pgoutput import Relation, decode
 from tailrace.eventstore.errors import TransientError
 
@@ -51,11 +52,11 @@ class TextStream:
     def fileno(self) -> int:
         return self._stream.fileno()
 
-    def receive(self, max_bytes: int) -> list[bytes]:
+    def receive(self) -> Messages:
         """As the stream's own. Raises RowTooLarge."""
         frames: list[bytes] = []
         changes: list[tuple[int, list[BinaryCell]]] = []
-        for frame in () if self.taken.is_set() else self._stream.receive(max_bytes):
+        for frame in () if self.taken.is_set() else self._stream.receive().each():
             frames.append(frame)
             cells = self._take(frame)
             if cells:
@@ -65,7 +66,7 @@ class TextStream:
         texts = iter(self._texts([(frames[at], cell) for at, cells in changes for cell in cells]))
         for at, cells in changes:
             frames[at] = replace_cells(frames[at], cells, [next(texts) for _ in cells])
-        return frames
+        return Messages.of(frames)
 
     def _take(self, frame: bytes) -> list[BinaryCell]:
         """The cells of a frame that must be turned into text."""

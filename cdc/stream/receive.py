@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import numpy as np
-
 from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.errors import RowTooLarge
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.feedback import Feedback
 from tailrace.cdc.stream.queue import ForgedMessages, Handover, ThroughPosition
 from tailrace.cdc.stream.spool import Frames
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.cdc.wire.replication import Keepalive, parse, status_update
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import ProtocolError
@@ -26,19 +25,22 @@ from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.readiness import readable
 
-_READ_BYTES = 1 << 20  # frames taken per turn: between two looks at feedback and queue
 _WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
 _FEEDBACK_SECONDS = 10.0
 _DRAIN_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0  # with a server that has no wal_sender_timeout
 _XLOGDATA = ord("w")
+_WAL_END = 17  # where that of an XLogData ends
 _NOTHING = (
     0  # "invalid" to the server: it keeps its slot's position, and does not wait for us when it shuts down
 )
 # The server sends each message by itself. To a reader that sleeps until the socket is readable every one of them is a
-# wake-up, paid for by the sender; so after a read that found little, some more may gather.
-_SHORT_READ_BYTES = 64 << 10
+# wake-up, paid for by the sender; so after a read that found little, some more may gather. Where much comes, the
+# server is left alone until the socket's buffers are full: then it gathers too, and sends many at once.
+_SHORT_READ_BYTES = 512 << 10
 _GATHER_SECONDS = 0.001
+_GATHER_MUCH_SECONDS = 0.025
+_MUCH_BYTES = 4 << 20  # a second
 
 
 def feedback_interval(sender_timeout: float | None) -> float:
@@ -46,9 +48,12 @@ def feedback_interval(sender_timeout: float | None) -> float:
     return min(_FEEDBACK_SECONDS, sender_timeout / 3) if sender_timeout else _FEEDBACK_SECONDS
 
 
-def _wal_end(frame: bytes) -> int:
-    """The WAL end of an XLogData. It rises from commit to commit, not within transactions; 0 for Relation and Type."""
-    return int.from_bytes(frame[9:17], "big")
+def _wal_end(frames: Messages) -> int:
+    """The WAL end in the last frame, if that is an XLogData; else 0. It rises from commit to commit, not within
+    transactions, and is 0 for Relation and Type."""
+    start = int(frames.ends[-2]) if len(frames) > 1 else 0
+    head = frames.data[start : start + _WAL_END]
+    return int.from_bytes(head[-8:].tobytes(), "big") if head[0] == _XLOGDATA else 0
 
 
 class Receiver:
@@ -87,6 +92,7 @@ class Receiver:
             confirmed, interval=self._interval, patience=stream.timeout or _PATIENCE_SECONDS
         )
         self._oldest: float | None = None  # when the first whole transaction not handed over was complete
+        self._read_at = time.monotonic()
         self._sent_flush = confirmed
         self._dropped = (
             0  # messages outside of transactions, counted so far; and those of them with a prefix of ours
@@ -127,32 +133,37 @@ class Receiver:
             raise ProtocolError(f"{error.message} ({behind})", hint=error.hint) from error.__cause__
 
     def _take_frames(self) -> bool:
-        frames = self._stream.receive(_READ_BYTES)
-        if not frames:
+        frames = self._stream.receive()
+        if not len(frames):
             return False
         failpoints.hit("frame_received", len(frames))
-        chunk, ends = b"".join(frames), np.cumsum([len(frame) for frame in frames], dtype=np.int64)
         assembler, at = self._assembler, 0
         gathered, end_lsn = assembler.gathered, assembler.end_lsn
         while at < len(frames):
-            at, due = assembler.take(chunk, ends, at)
+            at, due = assembler.take(frames, at)
             if due:
                 self._cut()
             elif at < len(frames):
-                self._control(bytes(frames[at]))
+                self._control(frames[at])
                 at += 1
         failpoints.hit("transaction_gathered", assembler.gathered - gathered)
         received = assembler.end_lsn if assembler.end_lsn > end_lsn else 0
-        if frames[-1][0] == _XLOGDATA:
-            received = max(received, _wal_end(frames[-1]))
+        received = max(received, _wal_end(frames))
         if received:
             self._feedback.note_received(received)
             self._progress.set_position(received=received)
         if self._oldest is None and self._assembler.transactions:
             self._oldest = time.monotonic()
-        if len(chunk) < _SHORT_READ_BYTES:
-            time.sleep(_GATHER_SECONDS)
+        self._gather(len(frames.data))
         return True
+
+    def _gather(self, size: int) -> None:
+        """Sleep after a short read. ``size``: its bytes."""
+        now = time.monotonic()
+        much = size >= _MUCH_BYTES * (now - self._read_at)
+        self._read_at = now
+        if size < _SHORT_READ_BYTES:
+            time.sleep(_GATHER_MUCH_SECONDS if much else _GATHER_SECONDS)
 
     def _listen(self, reading: bool) -> None:
         """Raises TransientError when the server is gone without a word (a half-open connection)."""

@@ -21,6 +21,7 @@ from tailrace.cdc.columnar.decode import BlockDecoder, prepare
 from tailrace.cdc.columnar.relations import Describe
 from tailrace.cdc.context import Task
 from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.postgres import inbox
 from tailrace.cdc.postgres.connect import Lines
 from tailrace.cdc.postgres.message_secrets import secrets_reader
 from tailrace.cdc.postgres.publication import Publication
@@ -96,6 +97,7 @@ class Session:
 
     def run(self, state: SourceState, publication: Publication | None) -> None:
         prepare()
+        inbox.prepare()
         with self._open(state) as stream:
             writer = self._store.take_over(self._name, confirmed=state.end_lsn)
             self.term = writer.term
@@ -118,7 +120,7 @@ class Session:
         binary = self._mode is TransferMode.BINARY
         stream = ReplicationStream.open(
             self._address, state.slot, state.end_lsn, state.publication, protocol=protocol, binary=binary,
-            message_bytes=self._settings.message_bytes, skipped=self._skip_message,
+            message_bytes=self._settings.message_bytes, skipped=self._skip_messages,
         )  # fmt: skip
         with closing(stream):
             if binary:
@@ -132,9 +134,9 @@ class Session:
             else:
                 yield stream
 
-    def _skip_message(self, size: int) -> None:
-        """Also one of ours, whoever sent it: the trigger's are shorter."""
-        self._progress.add_ignored(Counter({"logical message longer than message_bytes": 1}))
+    def _skip_messages(self, number: int) -> None:
+        """Also those of ours, whoever sent them: the trigger's are shorter."""
+        self._progress.add_ignored(Counter({"logical message longer than message_bytes": number}))
 
     def _is_stopped(self) -> bool:
         return self._task.stop.is_set() or self._taken.is_set()

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from tailrace.cdc.stream.spool_file import SpoolFile
 from tailrace.cdc.wire.buffer import HINT
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.cdc.wire.pgoutput import StreamAbort
 from tailrace.cdc.wire.streaming import StreamCommit, StreamStart, StreamStop, control, unwrap
 from tailrace.eventstore.errors import OperatorError, ProtocolError, TransientError
@@ -32,6 +33,7 @@ from tailrace.eventstore.storage.private import make_folder
 
 _RECORD = struct.Struct(">II")  # subtransaction, length
 _HEADER = 25
+_PIECE_BYTES = 1 << 20
 _NO_POSITION = b"w" + bytes(_HEADER - 1)  # as the server sends in front of Relation and Type
 _XLOGDATA = ord("w")
 _STREAM_COMMIT = ord("c")
@@ -45,7 +47,7 @@ class Frames(Protocol):
     @property
     def heard_at(self) -> float: ...
     def fileno(self) -> int: ...
-    def receive(self, max_bytes: int) -> list[bytes]: ...
+    def receive(self) -> Messages: ...
     def send(self, frame: bytes) -> None: ...
     def silence_error(self) -> TransientError: ...
     def finish(self) -> None: ...
@@ -165,10 +167,11 @@ class Spool:
 
 
 class SpooledStream:
-    """A replication stream of version 2 that gives frames as one of version 1 does."""
+    """A replication stream of version 2 that gives frames as one of version 1 does, about ``piece_bytes`` at once."""
 
-    def __init__(self, stream: Frames, folder: Path) -> None:
+    def __init__(self, stream: Frames, folder: Path, piece_bytes: int = _PIECE_BYTES) -> None:
         self._stream = stream
+        self._piece_bytes = piece_bytes
         self._spool = Spool(folder)
         self._received: Iterator[bytes] = iter(())  # frames that were not fed yet
         self._given: Iterator[bytes] = iter(())  # of the message fed last: what is still to be given
@@ -185,18 +188,18 @@ class SpooledStream:
     def fileno(self) -> int:
         return self._stream.fileno()
 
-    def receive(self, max_bytes: int) -> list[bytes]:
+    def receive(self) -> Messages:
         """As the stream's own; nothing is read from the socket while a committed transaction is given out."""
-        frames = self._take(max_bytes)
+        frames = self._take()
         if not frames:
-            self._received = iter([bytes(frame) for frame in self._stream.receive(max_bytes)])
-            frames = self._take(max_bytes)
-        return frames
+            self._received = self._stream.receive().each()
+            frames = self._take()
+        return Messages.of(frames)
 
-    def _take(self, max_bytes: int) -> list[bytes]:
+    def _take(self) -> list[bytes]:
         frames: list[bytes] = []
         size = 0
-        while size < max_bytes:
+        while size < self._piece_bytes:
             message = next(self._given, None)
             if message is not None:
                 header = self._header if message[:1] == b"C" else self._inner_header

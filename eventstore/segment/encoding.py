@@ -22,11 +22,17 @@ ZSTD_LEVEL = 1
 _SAMPLE_ROWS, _SAMPLE_ROWS_MIN, _SAMPLE_BYTES = 2000, 100, 2 << 20
 _DISTINCT_MAX = 0.95  # of 2,000: some 20,000 different ones, equally frequent
 _DISTINCT_IN_GROUP_MAX = 0.5
+_BATCH_ROWS_MAX, _BATCH_BYTES = (
+    1024,
+    1 << 20,
+)  # what a page is given at once; so many rows are Arrow's default
 
 
-def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[str] = ()) -> pq.ParquetWriter:
+def parquet_writer(
+    sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[str] = (), *, row_bytes: int = 0
+) -> pq.ParquetWriter:
     """A writer of files of the log: their encodings and compression. ``schema`` is that of the file; ``unlike`` are
-    paths of columns whose texts do not repeat."""
+    paths of columns whose texts do not repeat; ``row_bytes`` is the size of a row in memory, as far as it is known."""
     leaves = list(_leaves(schema))
     writer = pq.ParquetWriter(
         sink,
@@ -39,6 +45,8 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[st
         column_encoding={path: "DELTA_BINARY_PACKED" for path, kind in leaves if _is_near(path, kind)},
         write_page_checksum=True,  # for who reads a part of the file, and so cannot check the whole
         store_decimal_as_integer=True,  # up to 18 digits; these read more than twice as fast
+        # A page ends only between two batches: those of large values are not larger than a megabyte or two.
+        write_batch_size=max(1, min(_BATCH_ROWS_MAX, _BATCH_BYTES // max(row_bytes, 1))),
     )
     mark(writer)
     return writer

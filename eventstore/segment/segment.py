@@ -105,7 +105,8 @@ def _to_parquet(arranged: ArrangedRows) -> pa.Buffer:
     table = table.replace_schema_metadata({_FIELDLESS: json.dumps(fieldless).encode()} if fieldless else None)
     sink = pa.BufferOutputStream()
     same = _null_columns(table)
-    with encoding.parquet_writer(sink, table.schema, encoding.distinct_texts(table)) as writer:
+    unlike, row_bytes = encoding.distinct_texts(table), table.nbytes // max(table.num_rows, 1)
+    with encoding.parquet_writer(sink, table.schema, unlike, row_bytes=row_bytes) as writer:
         start = 0
         for length in group_lengths(arranged.counts):
             part = (

@@ -18,7 +18,7 @@ TRANSPORT = {
 # Each imports what the command line, the configuration, a definition's header, the driver of a task or our own source
 # names.
 IMPORTS = {
-    "cdc/snapshot/copy_buffer.py",
+    "cdc/postgres/inbox.py",
     "eventstore/publishing/bridges/own.py",
     "projections/definition/load.py",
     "projections/definition/sql/own_sink.py",

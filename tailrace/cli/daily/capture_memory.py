@@ -9,8 +9,8 @@ import os
 import sys
 from importlib.machinery import ModuleSpec
 
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
-_LARGE_BYTES = 1 << 20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_… of glibc's malloc.h
+_LARGE_BYTES, _KEPT_BYTES = 4 << 20, 32 << 20
 
 
 def keep_small() -> None:
@@ -22,14 +22,16 @@ def keep_small() -> None:
 
 
 def _return_large_blocks() -> None:
-    """Have the C library give freed blocks of a megabyte and more back to the system at once.
+    """Have the C library give freed blocks of some megabytes back to the system at once, and keep a bounded rest.
 
     It begins so, at 128 KiB, but the first large block that is freed moves its limit up to 32 MiB (mallopt(3)); from
-    then on the arrays of a decoded block leave holes that stay resident."""
+    then on the arrays of a decoded block leave holes that stay resident. Smaller ones are asked for again and again,
+    page by page of a Parquet file: given back each time, they cost more than what is done in them."""
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none, and gives back by itself
         if mallopt is not None:
             mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+            mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 class _NoPandas:

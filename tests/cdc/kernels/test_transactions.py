@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.eventstore.errors import ProtocolError
 from tests.cdc.messages import encode
 
@@ -74,10 +74,9 @@ def take_chunks(assembler: Assembler, chunks: Sequence[Sequence[bytes]]) -> list
     done: list[FrameBlock | PartialBlock] = []
     for chunk in chunks:
         frames = [*(struct.pack(">cQQq", b"w", 0, 0, 0) + frame for frame in chunk), KEEPALIVE]
-        ends = np.cumsum([len(frame) for frame in frames], dtype=np.int64)
-        at = 0
+        taken, at = Messages.of(frames), 0
         while at < len(frames):
-            at, due = assembler.take(b"".join(frames), ends, at)
+            at, due = assembler.take(taken, at)
             if due:
                 cut(assembler, done)
             elif at < len(frames):

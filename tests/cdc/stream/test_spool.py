@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tailrace.cdc.stream.spool import Spool, SpooledStream
 from tailrace.cdc.stream.spool_file import SpoolFile
 from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.cdc.wire.streaming import StreamCommit, StreamStart, StreamStop, control, unwrap
 from tailrace.eventstore.errors import OperatorError, ProtocolError, TransientError
 from tests.cdc.messages import encode
@@ -215,8 +216,8 @@ class Frames:
     def fileno(self) -> int:
         return -1
 
-    def receive(self, max_bytes: int) -> list[bytes]:
-        return list(islice(self._frames, 50))
+    def receive(self) -> Messages:
+        return Messages.of(list(islice(self._frames, 50)))
 
     def send(self, frame: bytes) -> None:
         pass
@@ -232,9 +233,11 @@ def test_a_transaction_larger_than_memory_is_kept_on_disk_and_given_out_in_piece
     count = 5000
     wide = [pg.Insert(7, (str(number).encode() * 50,)) for number in range(count)]
     stream = SpooledStream(
-        Frames([start(1, first=True), *(inside(1, each) for each in wide), STOP, commit(1, 100)]), tmp_path
+        Frames([start(1, first=True), *(inside(1, each) for each in wide), STOP, commit(1, 100)]),
+        tmp_path,
+        piece_bytes=10_000,
     )
-    pieces = [stream.receive(10_000) for _ in range(2 * count)]
+    pieces = [list(stream.receive().each()) for _ in range(2 * count)]
     sizes = [sum(map(len, piece)) for piece in pieces]
     assert 0 < max(sizes) < 20_000 + 25 * 100
     given = [frame for piece in pieces for frame in piece]

@@ -27,6 +27,7 @@ from tailrace.cdc.postgres.value_text import Renderer
 from tailrace.cdc.snapshot.copy import CopyForm, CopyUnit, copy_chunks
 from tailrace.cdc.stream.binary_mode import TextStream
 from tailrace.cdc.wire import binary
+from tailrace.cdc.wire.copy_data import Messages
 from tailrace.cdc.wire.pgoutput import Relation, decode
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.errors import TransientError
@@ -469,7 +470,7 @@ def compare_streams(connection: Any, renderer: Renderer, name: str, kinds: Mappi
         connection.execute("DROP PUBLICATION again")
         connection.execute("DROP TABLE public.again")
     frames = TextStream(Recorded(sent_binary), renderer, "again", 0)
-    assert frames.receive(1) == text
+    assert list(frames.receive().each()) == text
     relation = next(
         message for message in map(decode, (frame[25:] for frame in text)) if isinstance(message, Relation)
     )
@@ -499,8 +500,8 @@ class Recorded:
     def fileno(self) -> int:
         raise NotImplementedError
 
-    def receive(self, max_bytes: int) -> list[bytes]:
-        return self._frames
+    def receive(self) -> Messages:
+        return Messages.of(self._frames)
 
     def send(self, frame: bytes) -> None:
         raise NotImplementedError

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from tailrace.cdc.snapshot.copy_buffer import FillResult, Inbox, functions
+from tailrace.cdc.postgres.inbox import FillResult, Inbox, functions
+from tailrace.cdc.wire.replication import without_long_message
 
 WAYS = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "psycopg"])
 # Rows of 1 to 60,000 bytes, and one that is larger than libpq's buffer and any room below.
@@ -61,6 +62,40 @@ def test_both_ways_give_the_same_messages(database: str, room: int, each: int) -
     for *front, last in given[0]:  # no more than there is room for, or one alone
         before = sum(map(len, front)) + each * len(front)
         assert not front or (before < room and sum(map(len, front)) + len(last) <= room)
+
+
+@WAYS
+def test_nothing_is_kept_of_long_logical_messages_and_they_are_counted(database: str, compiled: bool) -> None:
+    head = "w" + "x" * 24
+    texts = [head + "M" + "y" * size for size in (10, 11, 100_000)]  # and their newline: one byte more
+    texts += [head + "I" + "z" * 100_000, "v" + head[1:] + "M" + "z" * 100, "w" * 60]
+    query = " UNION ALL ".join(f"SELECT '{text}'" for text in texts)
+    frames = [text.encode() + b"\n" for text in texts]
+    longest = len(frames[0])
+    expected = [without_long_message(frame, longest) or frame for frame in frames]
+    assert [len(each) for each in expected[:3]] == [longest, 44, 44]
+    with (
+        copy_out(database, query) as pgconn,
+        closing(Inbox(pgconn, 1 << 20, longest=longest, compiled=compiled)) as inbox,
+    ):
+        assert [each for part in take_all(inbox, pgconn) for each in part] == expected
+        assert [inbox.take_emptied(), inbox.take_emptied()] == [2, 0]
+
+
+@WAYS
+def test_memory_that_is_reused_has_what_came_last(database: str, compiled: bool) -> None:
+    with (
+        copy_out(database, LARGE) as pgconn,
+        closing(Inbox(pgconn, 100_000, compiled=compiled)) as inbox,
+    ):
+        given: list[bytes] = []
+        outcome = FillResult.WAIT
+        while outcome is not FillResult.END:
+            if (outcome := inbox.fill()) is FillResult.WAIT:
+                select.select([pgconn.socket], [], [])
+            given += inbox.take(reuse=True).each()
+    with psycopg.connect(database) as connection:
+        assert given == [str(text).encode() + b"\n" for (text,) in connection.execute(LARGE)]
 
 
 @WAYS
