@@ -36,10 +36,11 @@ _NOTHING = (
 )
 # The server sends each message by itself. To a reader that sleeps until the socket is readable every one of them is a
 # wake-up, paid for by the sender; so after a read that found little, some more may gather. Where much comes, the
-# server is left alone until the socket's buffers are full: then it gathers too, and sends many at once.
+# server is left alone until about a megabyte waits: the socket's buffers are full by then, so that it gathers too, and
+# sends many at once.
 _SHORT_READ_BYTES = 512 << 10
 _GATHER_SECONDS = 0.001
-_GATHER_MUCH_SECONDS = 0.025
+_GATHER_BYTES, _GATHER_MUCH_SECONDS = 1 << 20, 0.025
 _MUCH_BYTES = 4 << 20  # a second
 
 
@@ -160,10 +161,13 @@ class Receiver:
     def _gather(self, size: int) -> None:
         """Sleep after a short read. ``size``: its bytes."""
         now = time.monotonic()
-        much = size >= _MUCH_BYTES * (now - self._read_at)
-        self._read_at = now
-        if size < _SHORT_READ_BYTES:
-            time.sleep(_GATHER_MUCH_SECONDS if much else _GATHER_SECONDS)
+        elapsed, self._read_at = now - self._read_at, now
+        if size >= _SHORT_READ_BYTES:
+            return
+        if size < _MUCH_BYTES * elapsed:
+            time.sleep(_GATHER_SECONDS)
+        else:
+            time.sleep(min(_GATHER_MUCH_SECONDS, elapsed * _GATHER_BYTES / size))
 
     def _listen(self, reading: bool) -> None:
         """Raises TransientError when the server is gone without a word (a half-open connection)."""
