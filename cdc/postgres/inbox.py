@@ -63,7 +63,8 @@ class Inbox:
     def _begin(self, room: int) -> None:
         self._state[kernels.AT] = self._state[kernels.COUNT] = 0
         self._out: Bytes = np.empty(room, np.uint8)
-        self._ends: Ints = np.empty(room // (_MESSAGE_BYTES_MIN + self._each) + 1, np.int64)
+        # A message that needs more room than that comes alone: of 1 GiB, room for as many ends would be 8 GiB.
+        self._ends: Ints = np.empty(self._room // (_MESSAGE_BYTES_MIN + self._each) + 1, np.int64)
 
     def fill(self) -> FillResult:
         """Take in what has arrived; waits for nothing.
