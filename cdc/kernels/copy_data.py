@@ -13,7 +13,7 @@ GET, CONSUME, FREE = range(3)  # places in ``functions``: PQgetCopyData, PQconsu
 # Places in ``state``. PENDING: the size of a message that libpq has given and that had no room, its address in HELD.
 # EMPTIED: how many long logical messages were left empty.
 AT, COUNT, PENDING, HELD, EMPTIED = range(5)
-STATE_SIZE = 5
+STATE_SIZE, _INT_BYTES = 5, 8
 HEAD = 26  # bytes of an XLogData frame in front of what its message says
 EMPTY = HEAD + 18  # of a frame with a logical message that says nothing: tailrace.cdc.wire.replication
 
@@ -29,18 +29,16 @@ def fill(
     functions: Ints,
     connection: int,
     state: Ints,
-    held: int,
     out: Bytes,
     ends: Ints,
     each: int,
     longest: int,
     head: Bytes,
 ) -> int:
-    """Put messages into ``out``, where each counts for ``each`` bytes more, and their ends into ``ends``. ``held`` is
-    the address of ``state[HELD]``, for libpq. Of logical messages longer than ``longest`` nothing is kept; ``head`` has
-    room for HEAD bytes."""
+    """Put messages into ``out``, where each counts for ``each`` bytes more, and their ends into ``ends``. Of logical
+    messages longer than ``longest`` nothing is kept; ``head`` has room for HEAD bytes."""
     consumed = False
-    to = out.ctypes.data
+    to, held = out.ctypes.data, state.ctypes.data + HELD * _INT_BYTES
     while True:
         size = state[PENDING]
         if not size:

@@ -106,7 +106,7 @@ class Inbox:
         connection: int | None = getattr(self._pgconn, "pgconn_ptr", None)
         if connection is None:
             raise psycopg.OperationalError("the connection is closed")
-        return _fill(
+        return kernels.fill(
             self._functions,
             connection,
             self._state,
@@ -150,21 +150,7 @@ def prepare() -> None:
     """Load the kernel from the cache or compile it now. libpq takes a connection of 0 for a failure."""
     if (found := functions()) is not None:
         none, state = np.zeros(0, np.uint8), np.zeros(kernels.STATE_SIZE, np.int64)
-        _fill(found, 0, state, none, state, 0, _ANY_LENGTH, none)
-
-
-def _fill(
-    functions: Ints,
-    connection: int,
-    state: Ints,
-    out: Bytes,
-    ends: Ints,
-    each: int,
-    longest: int,
-    head: Bytes,
-) -> int:
-    held = state.ctypes.data + kernels.HELD * state.itemsize
-    return kernels.fill(functions, connection, state, held, out, ends, each, longest, head)
+        kernels.fill(found, 0, state, none, state, 0, _ANY_LENGTH, none)
 
 
 @cache

@@ -22,10 +22,8 @@ ZSTD_LEVEL = 1
 _SAMPLE_ROWS, _SAMPLE_ROWS_MIN, _SAMPLE_BYTES = 2000, 100, 2 << 20
 _DISTINCT_MAX = 0.95  # of 2,000: some 20,000 different ones, equally frequent
 _DISTINCT_IN_GROUP_MAX = 0.5
-_BATCH_ROWS_MAX, _BATCH_BYTES = (
-    1024,
-    1 << 20,
-)  # what a page is given at once; so many rows are Arrow's default
+_BATCH_ROWS_MAX = 1024  # given to a page at once: Arrow's default
+_BATCH_BYTES = 1 << 20
 
 
 def parquet_writer(
