@@ -3,9 +3,12 @@ without Spark."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+_REMAINDER = re.compile(r"([a-z_][a-z0-9_]*) % ([1-9]\d{0,8})", re.A)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,13 @@ class Computed:
     def columns(self) -> tuple[str, ...]:
         """The columns that it reads, each once. Raises ValueError when it is no expression over columns."""
         return _columns_in(self.expression, self.dialect)
+
+    @property
+    def remainder(self) -> tuple[str, int] | None:
+        """The column and the divisor of ``column % 64``, which needs no Spark to be computed; None for anything
+        else."""
+        found = _REMAINDER.fullmatch(self.expression)
+        return (found[1], int(found[2])) if found else None
 
     @property
     def is_constant(self) -> bool:

@@ -14,11 +14,15 @@ from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.findings import DefinitionFinding
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tailrace.projections.sinks.specs import SinkSpec
 
 OnUnreadable = Literal["error", "null", "text"]
 PROJECTION_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 """It becomes part of the names of tables, keys and folders."""
+STAGE_NAME = re.compile(rf"({PROJECTION_NAME.pattern})\.\d+")
+"""That of the partial results of a generation: the projection's name and the generation's number."""
 NOW = "now"
 """A function with a parameter of this name gets the commit time of the position it is computed at (UTC): the clock of
 a projection. The wall clock would give another result each time."""
@@ -145,6 +149,47 @@ class QueryNames(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What the catalog knows of inputs, by their names: the columns as the function sees them, the columns that a
+    table's rows are told apart by, and about how many rows there are."""
+
+    schemas: Mapping[str, pa.Schema]
+    keys: Mapping[str, Sequence[str]]
+    rows: Mapping[str, int]
+
+    @property
+    def names(self) -> KnownColumns:
+        """The names of the columns."""
+        return {name: schema.names for name, schema in self.schemas.items()}
+
+
+class NoStage(Exception):
+    """Why a definition has no partial results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A definition in two: ``partial`` gives results that changes are followed into by key; ``over`` reads them as its
+    ``input``, and gives the rows of the definition."""
+
+    partial: Projection
+    over: Projection
+    input: str
+
+
+Call = Callable[["Projection"], object]
+"""Calls a definition's function over its inputs, of which no row is read."""
+
+
+class Stages(Protocol):
+    """Where partial results follow from the definition."""
+
+    def stage(self, defined: Projection, facts: InputFacts, call: Call) -> Stage:
+        """Raises NoStage, and ProjectionFailed for a function at fault."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Projection:
     """A function from DataFrames to one DataFrame, keyed, and the sink that its rows go to. Calling it calls the
     function, so that it can be tested on DataFrames made by hand."""
@@ -181,6 +226,8 @@ class Projection:
     """Line of the file."""
     names: QueryNames | None = field(default=None, repr=False, compare=False)
     """Those of a query in SQL. Its ``affects`` are what follows from the text alone."""
+    stages: Stages | None = field(default=None, repr=False, compare=False)
+    """Partial results that refreshes may go by. The result is the function's."""
     unfollowed: tuple[DefinitionFinding, ...] = ()
     """Warnings of a query in SQL, from which it does not follow which keys the rows of its inputs affect."""
 

@@ -24,6 +24,7 @@ _DEPTH = 3
 _RULES = (
     *_CONDITIONS * _DEPTH,
     "RewriteCorrelatedScalarSubquery",  # a value of each row is a left join with an aggregate
+    "BooleanSimplification",  # what each part of an OR asks for stands beside it
     "PushDownPredicates",
     "ReorderJoin",  # tables with commas are joined by the conditions of WHERE
     "PushDownPredicates",

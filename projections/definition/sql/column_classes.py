@@ -207,6 +207,9 @@ class ClassWalk:
             bare = each.unnest()
             if isinstance(bare, exp.And):
                 self._conditions(bare, scope)
+            elif isinstance(bare, exp.Or):
+                for common in _in_each(bare):
+                    self._conditions(common, scope)
             elif isinstance(bare, exp.EQ | exp.NullSafeEQ):
                 self._equal(self._made(bare.left, scope), self._made(bare.right, scope))
 
@@ -414,6 +417,13 @@ class _WatchedScope(_Scope):
     def places(self, column: exp.Column) -> frozenset[Place]:
         self.asked.append(column)
         return frozenset()
+
+
+def _in_each(alternatives: exp.Or) -> list[exp.Expr]:
+    """The equalities that stand in each part of an OR."""
+    parts = [each.unnest() for each in alternatives.flatten()]
+    first, *others = (list(each.flatten()) if isinstance(each, exp.And) else [each] for each in parts)
+    return [each for each in first if isinstance(each, exp.EQ) and all(each in other for other in others)]
 
 
 def _is_negated(condition: exp.Expr) -> bool:

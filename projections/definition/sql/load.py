@@ -18,12 +18,13 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
-from tailrace.projections.definition.model import NOW, Projection
+from tailrace.projections.definition.model import NOW, Input, NoStage, Projection
 from tailrace.projections.definition.source import relative_path
 from tailrace.projections.definition.sql.header import Dialect, Header, HeaderReader
 from tailrace.projections.definition.sql.postgres.query import PostgresQuery
 from tailrace.projections.definition.sql.postgres.translate import parse
 from tailrace.projections.definition.sql.query_lineage import QueryLineage, with_affects
+from tailrace.projections.definition.sql.stages.choose import QueryStages
 from tailrace.projections.definition.sql.statements import statements
 from tailrace.projections.definition.sql.unfollowed import QueryText
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
@@ -67,7 +68,8 @@ def load_sql(path: Path) -> LoadedQuery:
     if not findings:
         tree, zone = (parsed.tree, header.time_zone) if parsed.tree is not None else (query, None)
         lineage = QueryLineage(tree, zone, query, QueryText(text, header.lines), header.derived)
-        defined = lineage.followed(replace(defined, names=lineage))
+        stages = _stages(file, header, parsed)
+        defined = lineage.followed(replace(defined, names=lineage, stages=stages))
     return LoadedQuery(file, header.name, defined, tuple(findings))
 
 
@@ -104,6 +106,24 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
         file=parsed.file,
         line=parsed.line,
     )
+
+
+def _stages(file: str, header: Header, parsed: _Body) -> QueryStages | None:
+    """The partial results of a query in Postgres' SQL."""
+    if parsed.tree is None:
+        return None
+
+    def make(text: str, key: tuple[str, ...], inputs: Mapping[str, Input]) -> Projection:
+        body = _Body(file, text, [], "postgres")
+        query = body.query()
+        if query is None:
+            raise NoStage("its text cannot be written again")
+        places = {name: header.places.get(name, "1:1") for name in inputs}
+        derived = tuple(name for name in header.derived if name in inputs)
+        own = replace(header, key=key, inputs=inputs, derived=derived, places=places)
+        return _projection(own, query, body)
+
+    return QueryStages(parsed.tree, header.time_zone, header.derived, make)
 
 
 class _Body:

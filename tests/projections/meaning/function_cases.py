@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tailrace.projections.definition.sql.postgres.functions import TABLE
+from tailrace.projections.definition.sql.postgres.functions import GROUPS
 from tailrace.projections.definition.sql.postgres.functions.table import Absent, Row
 from tests.projections.meaning.expression_rows import COLUMNS
 
@@ -80,7 +80,7 @@ ELSEWHERE = frozenset({"grouping"})
 
 def computed_rows() -> list[Row]:
     """Those that Spark computes, by themselves."""
-    every = [row for rows in TABLE.values() for row in rows]
+    every = [row for rows in GROUPS.values() for row in rows]
     return [row for row in every if not isinstance(row.spark, Absent) and row.name not in ELSEWHERE]
 
 

@@ -9,6 +9,7 @@ from tailrace.projections.definition.sql.postgres.functions import (
     arrays,
     groupings,
     numbers,
+    partials,
     regexps,
     texts,
     times,
@@ -27,7 +28,7 @@ GROUPS: Mapping[str, tuple[Row, ...]] = {
     "Grouping sets": groupings.ROWS,
 }
 """The rows by the titles that the manual gives them."""
-_ROWS = [row for rows in GROUPS.values() for row in rows]
+_ROWS = [row for rows in (*GROUPS.values(), partials.ROWS) for row in rows]
 TABLE: Mapping[str, tuple[Row, ...]] = {
     name: tuple(row for row in _ROWS if row.name == name) for name in dict.fromkeys(row.name for row in _ROWS)
 }
