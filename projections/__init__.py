@@ -18,6 +18,7 @@ from tailrace.projections.definition.model import (
     State,
     Through,
 )
+from tailrace.projections.definition.stage import stage
 from tailrace.projections.sinks.open import open_reader
 from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
@@ -38,4 +39,5 @@ __all__ = [
     "load_projections",
     "open_reader",
     "projection",
+    "stage",
 ]

@@ -18,7 +18,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import BrokenProject
-from tailrace.projections.definition.model import Projection
+from tailrace.projections.definition.model import Projection, Stage
 from tailrace.projections.generations.generation import Generation, Pin
 from tailrace.projections.round.files import RoundFiles
 from tailrace.projections.round.rows import RoundRows
@@ -42,8 +42,9 @@ class Report(Protocol):
 
 
 class InVain:
-    """Projections whose affected keys had rows of too much memory. Reading those is most of the work, so their keys are
-    not followed in the next refreshes: nine, and twice as many each time that it was in vain again."""
+    """Projections whose affected keys had rows of too much memory, or took longer to be found than everything took to
+    be computed. Their keys are not followed in the next refreshes: nine, and twice as many each time that it was in
+    vain again."""
 
     FIRST, MOST = 9, 1000
 
@@ -103,6 +104,8 @@ class ProjectionContext:
         # By projection the generations whose applied steps are all on record, as far as this process knows.
         self.on_record: dict[str, set[int]] = {}
         self.in_vain = InVain()
+        # By the names of partial results; None where there are none.
+        self.stages: dict[str, Stage | None] = {}
         self.witness_time = WitnessTime()
         self.round_files = RoundFiles()
         self.round_rows = RoundRows(settings.projections.incremental_bytes)

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         State,
         Through,
         projection,
+        stage,
     )
     from tailrace.projections.generations.wait import wait_for
     from tailrace.projections.sinks.reader import GenerationMovedBack
@@ -159,6 +160,7 @@ _HOMES = {
     "projection": "tailrace.projections",
     "react": "tailrace.eventstore.streams",
     "rotate_key": "tailrace.eventstore.streams",
+    "stage": "tailrace.projections",
     "state_of": "tailrace.eventstore.streams",
     "upcast": "tailrace.eventstore.streams",
     "upcaster": "tailrace.eventstore.streams",
@@ -236,6 +238,7 @@ __all__ = [
     "projection",
     "react",
     "rotate_key",
+    "stage",
     "state_of",
     "upcast",
     "upcaster",

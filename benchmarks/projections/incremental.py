@@ -29,7 +29,7 @@ from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.plan import Full, Incremental
-from tailrace.projections.refresh.refresh import plan_generation
+from tailrace.projections.refresh.plan_step import plan_generation
 from tailrace.projections.refresh.step import CommittedStep, take_step
 from tailrace.projections.refresh.step_input import StepInput
 

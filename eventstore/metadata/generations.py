@@ -97,6 +97,11 @@ def digest_of(values: Mapping[str, Any] | RowMapping) -> str:
     return hashlib.sha256(json.dumps(plain, default=repr).encode()).hexdigest()
 
 
+def is_partial(name: str) -> bool:
+    """Whether a name is that of the partial results of a projection's generation: ``NAME.GENERATION``."""
+    return "." in name
+
+
 def leases_of(projection: str, generation: int) -> str:
     """What the names of the leases of attempts at a generation begin with (``attempts``)."""
     return f"{projection}/{generation}/"
@@ -174,12 +179,11 @@ class DerivedCatalog:
         ]
 
     def projections(self) -> list[str]:
-        """Names of all projections that have a generation."""
+        """Names of all projections that have a generation; partial results are none."""
         table = tables.generations
         with self._catalog.read() as connection:
-            return list(
-                connection.scalars(select(table.c.projection).distinct().order_by(table.c.projection))
-            )
+            names = connection.scalars(select(table.c.projection).distinct().order_by(table.c.projection))
+            return [name for name in names if not is_partial(name)]
 
     def set_state(self, projection: str, generation: int, state: GenerationState | str) -> None:
         self._update(projection, generation, state=GenerationState(state).value)

@@ -11,6 +11,7 @@ from sqlalchemy import and_, delete, func, insert, select, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.metadata.generations import is_partial
 from tailrace.eventstore.model.time import from_micros, moment_of, to_micros
 
 STEPS = ("full", "incremental")
@@ -132,12 +133,17 @@ class RunRecords:
                 .values(tries=table.c.tries + 1, **again)
             )
 
+    def forget(self, projection: str) -> None:
+        """Remove all records of a projection."""
+        table = tables.runs
+        with self._catalog.write() as connection:
+            connection.execute(delete(table).where(table.c.projection == projection))
+
     def projections(self) -> list[str]:
-        """The names of all that have a record, also of those that were never built."""
+        """The names of all that have a record, also of those that were never built; partial results are none."""
         with self._catalog.read() as connection:
-            return list(
-                connection.scalars(select(tables.runs.c.projection).distinct().order_by("projection"))
-            )
+            names = connection.scalars(select(tables.runs.c.projection).distinct().order_by("projection"))
+            return [name for name in names if not is_partial(name)]
 
     def latest(
         self,

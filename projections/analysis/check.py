@@ -20,6 +20,7 @@ from tailrace.projections.analysis.guards import columns_of, declaration_refusal
 from tailrace.projections.analysis.renamed import say_renames
 from tailrace.projections.compute.compute import ambiguous_names
 from tailrace.projections.compute.frames import shown_columns
+from tailrace.projections.compute.input_facts import facts_of
 from tailrace.projections.compute.read_plan import describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.lineage import lineage_of
@@ -27,6 +28,7 @@ from tailrace.projections.definition.load import Mistake
 from tailrace.projections.definition.model import (
     Input,
     KnownColumns,
+    NoStage,
     Projection,
     ProjectionFailed,
     Result,
@@ -112,12 +114,30 @@ def examine(ctx: ProjectionContext, projection: Projection) -> CheckReport:
         return report
     reasons = tuple(_reasons(ctx, projection, analysis))
     if reasons:
-        return replace(report, incremental=False, reasons=reasons)
+        parts = _partial_results(ctx, projection)
+        return replace(report, incremental=False, reasons=reasons, notes=parts)
     lineage = lineage_of(projection)
     whole = tuple(name for name in lineage.unknown if name not in analysis.apart)
     notes = () if analysis.never_null else (_null_key(lineage.key),)
     subqueries = tuple(words for words, names in analysis.subqueries.items() if names)
     return replace(report, incremental=True, whole=whole, subqueries=subqueries, notes=notes)
+
+
+_BY_PARTS = (
+    "once computing everything takes 2 s, its refreshes go by way of partial results, into which changes are followed"
+    " by key"
+)
+
+
+def _partial_results(ctx: ProjectionContext, projection: Projection) -> tuple[str, ...]:
+    """That there are some, by the text of a query; a function's are known when they are needed."""
+    if projection.stages is None or projection.names is None:
+        return ()
+    try:
+        projection.stages.stage(projection, facts_of(ctx.store, projection), lambda defined: None)
+    except NoStage:
+        return ()
+    return (_BY_PARTS,)
 
 
 def _null_key(key: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.definition.model import NOW, Input, Projection
 from tailrace.projections.definition.order import circle_of
 from tailrace.projections.definition.source import relative_path, syntax_tree, user_place
+from tailrace.projections.definition.stage import MarkedStages
 from tailrace.projections.definition.validate import mistakes_of
 from tailrace.projections.sinks.specs import SinkSpec
 
@@ -68,6 +69,7 @@ def projection(
             module=function.__module__,
             file=relative_path(code.co_filename),
             line=code.co_firstlineno,
+            stages=MarkedStages(),
         )
         _report(defined, defined.name, defined.place, mistakes_of(defined))
         return defined

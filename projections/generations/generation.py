@@ -14,7 +14,7 @@ from tailrace.eventstore.errors import IntegrityError, damaged_row
 from tailrace.eventstore.metadata.generations import GenerationInfo, GenerationState, InputNeed
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut, Fence
-from tailrace.projections.definition.model import PROJECTION_NAME
+from tailrace.projections.definition.model import PROJECTION_NAME, STAGE_NAME
 from tailrace.projections.generations.step_files import StepFiles, folder_of, schema_from_bytes
 from tailrace.projections.sinks import record
 from tailrace.projections.sinks.contract import Target
@@ -56,12 +56,12 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class SampleProof:
-    """The proof that keys may be followed (``tailrace.projections.refresh.samples``). It holds for these ``versions``
-    of the columns of the inputs' topics. ``failed``: why the generation must be computed in full; None: it need not be.
-    ``trusted``: the author's word (``trust``) took the place of the plan. ``never_null``: the plan leaves out rows with
-    NULL for their key, so that they concern no row of the result. ``subqueries``: the scalar subqueries that are
-    constants as long as their values stay, in their author's words, with the inputs that they read (None: of a version
-    that did not look for them, and believed no more); ``apart``: the inputs that nothing else reads."""
+    """The proof that keys may be followed (``tailrace.projections.refresh.by_key.samples``). It holds for these
+    ``versions`` of the columns of the inputs' topics. ``failed``: why the generation must be computed in full; None: it
+    need not be. ``trusted``: the author's word (``trust``) took the place of the plan. ``never_null``: the plan leaves
+    out rows with NULL for their key, so that they concern no row of the result. ``subqueries``: the scalar subqueries
+    that are constants as long as their values stay, in their author's words, with the inputs that they read (None: of a
+    version that did not look for them, and believed no more); ``apart``: the inputs that nothing else reads."""
 
     versions: Mapping[str, int]
     failed: str | None = None
@@ -134,7 +134,7 @@ class Generation:
     @classmethod
     def of(cls, info: GenerationInfo) -> Generation:
         """Raises IntegrityError for a name that no definition has: files, folders and tables are named by it."""
-        if not PROJECTION_NAME.fullmatch(info.projection):
+        if not any(form.fullmatch(info.projection) for form in (PROJECTION_NAME, STAGE_NAME)):
             raise IntegrityError(
                 f"{info.projection[:80]!r} is no name of a projection; nothing was done with it",
                 hint="who wrote that into the catalog? remove its rows from generations, or restore the catalog",
@@ -161,6 +161,16 @@ class Generation:
     def sink(self, classes: SinkClasses) -> SinkSpec:
         """Raises NoSink when the record is not one of ours, and when the class of a user's own sink is not found."""
         return record.spec_from_text(self.sink_text, classes)
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether it is of partial results, which are in no sink."""
+        return STAGE_NAME.fullmatch(self.projection) is not None
+
+    @property
+    def stage_name(self) -> str:
+        """The name of its own partial results."""
+        return f"{self.projection}.{self.number}"
 
     @property
     def sink_name(self) -> str | None:

@@ -27,8 +27,9 @@ from tailrace.projections.lifecycle.ownership import require_own
 from tailrace.projections.lifecycle.promote import reconcile_if_possible
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.apply import StepRefused
+from tailrace.projections.refresh.by_stage import drop_stage
 from tailrace.projections.refresh.plan import Nothing
-from tailrace.projections.refresh.refresh import plan_generation
+from tailrace.projections.refresh.plan_step import plan_generation
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.contract import NoSink
 
@@ -114,6 +115,7 @@ def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> li
         else:
             sink.drop(target)
     require_own_segments(ctx.store)
+    drop_stage(ctx, generation)
     paths = list(ctx.store.storage.list(folder_of(name, number)))
     ctx.store.derived.drop_generation(name, number)
     for path in paths:

@@ -18,7 +18,7 @@ class GenerationView:
     """A generation and how far it is: ``epoch`` in the log, ``fence`` in the sink (None: the sink holds nothing of
     it, or is out of reach, as ``problem`` says). ``why_frozen``: why a generation that would follow the log is not
     refreshed; "" when a loaded definition matches it. ``unshown``: it is live in the catalog, and readers still see
-    another one."""
+    another one. ``partial``: the epoch and the rows of the partial results by which it is refreshed (None: by none)."""
 
     generation: Generation
     live: bool
@@ -28,6 +28,7 @@ class GenerationView:
     fence: Fence | None
     problem: str
     unshown: PendingPromotion | None = None
+    partial: tuple[int, int] | None = None
 
     @property
     def frozen(self) -> bool:
@@ -88,4 +89,13 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
         fence=fence,
         problem=problem,
         unshown=pending,
+        partial=_partial(ctx, generation),
     )
+
+
+def _partial(ctx: ProjectionContext, generation: Generation) -> tuple[int, int] | None:
+    for held in ctx.generations(generation.stage_name):
+        last = ctx.store.steps.last(held.projection, held.number)
+        if last is not None:
+            return last.to_epoch, files_of(last).rows
+    return None

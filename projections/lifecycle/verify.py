@@ -16,7 +16,7 @@ from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.position import Cut
-from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, RowSample
+from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, RowSample, placement_of
 from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.compute.sampling import Sampling, sampling_of
 from tailrace.projections.context import ProjectionContext
@@ -26,6 +26,7 @@ from tailrace.projections.generations.result_input import missing_results, resul
 from tailrace.projections.generations.step_files import BucketFiles
 from tailrace.projections.lifecycle.promote import reconcile
 from tailrace.projections.lifecycle.sink_rows import read_sink
+from tailrace.projections.refresh.by_stage import held_partial
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.engines.choice import parity_of
 from tailrace.projections.refresh.engines.parity import require_parity
@@ -55,7 +56,7 @@ class Comparison:
     """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared, as ``engine`` computed them: all,
     or those of keys that ``seed`` chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` rows should not
     be there, ``different`` ones have other values; ``samples`` are the first of these. ``expired`` rows are missing in
-    a sink whose rows expire."""
+    a sink whose rows expire. ``partial`` rows differ of the partial results that refreshes go by."""
 
     projection: str
     generation: int
@@ -68,10 +69,11 @@ class Comparison:
     seed: int | None = None
     expired: int = 0
     engine: EngineName = "spark"
+    partial: int = 0
 
     @property
     def equal(self) -> bool:
-        return not (self.only_in_log or self.only_in_sink or self.different)
+        return not (self.only_in_log or self.only_in_sink or self.different or self.partial)
 
 
 def verify(
@@ -116,7 +118,22 @@ def _compare(
     sampling = _sampling(ctx, generation, sample, seed)
     epoch, outcomes = _outcomes(ctx, projection, generation, sampling, on)
     found = _comparison(generation, epoch, outcomes, sampling, expiring=expires(ctx.spec(generation)))
-    return replace(found, engine=on)
+    partial = _partial_differences(ctx, projection, generation) if on == "spark" and sample is None else 0
+    return replace(found, engine=on, partial=partial)
+
+
+def _partial_differences(ctx: ProjectionContext, projection: Projection, generation: Generation) -> int:
+    """How many rows of its partial results are others than those of the log."""
+    inner = held_partial(StepInput(ctx, projection, generation, ctx.store.cut()))
+    if inner is None:
+        return 0
+    last = ctx.store.steps.last(inner.generation.projection, inner.generation.number)
+    assert last is not None, "there is the step that they are compared at"
+    files = files_of(last)
+    task = BucketTask(ctx.store.storage, placement_of(inner.generation), files.buckets, {}, None, "")
+    with ctx.store.pinned(f"projection {projection.name}"):
+        outcomes = compute_at(inner, task, files.results)
+    return sum(each.only_new + each.only_old + each.different for each in outcomes)
 
 
 def _require_witness(ctx: ProjectionContext, projection: Projection, generation: Generation) -> None:
@@ -217,6 +234,8 @@ def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> 
         f"{compared.different:,} rows with other values, {compared.only_in_log:,} missing in the sink,"
         f" {compared.only_in_sink:,} only in the sink"
     )
+    if compared.partial:
+        differ += f", {compared.partial:,} of its partial results"
     ctx.store.run_records.add(
         RunRecord(
             projection=compared.projection,

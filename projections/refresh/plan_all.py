@@ -15,9 +15,10 @@ from tailrace.projections.definition.model import Projection, ProjectionFailed, 
 from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.refresh.apply import missing_steps
+from tailrace.projections.refresh.by_stage import planned_by_stage
 from tailrace.projections.refresh.costs import Estimate, changes_between, estimate
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
-from tailrace.projections.refresh.refresh import plan_reachable
+from tailrace.projections.refresh.plan_step import plan_reachable
 from tailrace.projections.refresh.step_input import StepInput
 
 _RECORDS = 50
@@ -95,7 +96,8 @@ def _plan_step(
     ctx: ProjectionContext, projection: Projection, live: Generation, cut: Cut, waits: Sequence[str]
 ) -> Plan:
     if not waits:
-        return plan_reachable(StepInput(ctx, projection, live, cut))[0]
+        step = StepInput(ctx, projection, live, cut)
+        return planned_by_stage(step, plan_reachable(step)[0])
     last = ctx.store.steps.last(live.projection, live.number)
     refused = declaration_refusal(projection)
     what = f"after projection {', '.join(waits)}, refreshed before it"

@@ -11,47 +11,29 @@ A process may die after each of these; the next refresh begins with what is miss
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.leases import AlreadyRunning
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
-from tailrace.eventstore.maintenance.files.owner import require_own_segments
-from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata.generations import GenerationState
-from tailrace.eventstore.metadata.projection_steps import DerivedRun
-from tailrace.eventstore.metadata.publications import needed_steps
 from tailrace.eventstore.model.position import Cut
-from tailrace.projections.analysis.followed import changed_names
-from tailrace.projections.analysis.guards import declaration_refusal
-from tailrace.projections.analysis.subqueries import any_of
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.model import Projection, ProjectionFailed
-from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.generations.result_input import (
-    changed_results,
-    changed_topics,
-    common_cut,
-    lagging_results,
-    reason_against_results,
-)
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.generations.generation import Generation
 from tailrace.projections.refresh.apply import apply
-from tailrace.projections.refresh.costs import moves_each_time
-from tailrace.projections.refresh.incremental import reason_against
-from tailrace.projections.refresh.plan import Cause, Nothing, Plan, plan
+from tailrace.projections.refresh.by_stage import by_stage
+from tailrace.projections.refresh.plan import Cause, Nothing
+from tailrace.projections.refresh.plan_step import plan_reachable
+from tailrace.projections.refresh.prune import prune
 from tailrace.projections.refresh.record import record_applied, record_failures, record_settled
-from tailrace.projections.refresh.samples import proof_of, samples_against
 from tailrace.projections.refresh.step import take_step
-from tailrace.projections.refresh.step_input import StepInput, source_of
-from tailrace.projections.sinks.contract import PurgingSink
+from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import unforeseen_error
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
-_STEPS_RETAINED = 20
-"""Steps that stay after they are in the sink: another driver may still be reading their runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,71 +61,6 @@ class RefreshOutcome:
         return self.status == "done"
 
 
-def plan_generation(step: StepInput) -> Plan:
-    """What a refresh of the generation to the step's position would do. Starts no Spark. Raises ProjectionFailed when a
-    name in its query means something else than at the last step."""
-    store, projection, generation = step.ctx.store, step.definition, step.generation
-    epoch = step.cut.epoch
-    last = store.steps.last(generation.projection, generation.number)
-    if last is None:
-        return plan(None, epoch, ())
-    if epoch <= last.to_epoch:
-        return plan(last.to_epoch, epoch, ())
-    read = files_of(last).results
-    changed = changed_topics(store, projection.topics, last.to_epoch, epoch)
-    results = changed_results(store, projection, last.to_epoch, step.cut, read)
-    changed += [f"projection {name}" for name in results]
-    if not changed:
-        return plan(last.to_epoch, epoch, changed)
-    for found in changed_names(store, projection, last):
-        raise ProjectionFailed(found.what, hint=found.hint, place=found.place)
-    redacted = erasures(store, step.ctx.topics(projection))
-    erased = [topic.text for topic, at in redacted.items() if at > last.to_epoch]
-    proof = proof_of(step)
-    subqueries = (proof and proof.subqueries) or {}
-    moving = [
-        words
-        for words, names in subqueries.items()
-        if any(source_of(projection.inputs[name]) in changed for name in names)
-    ]
-    objection = _objection(step, last, changed, proof.apart if proof else ())
-    if objection is None and moving and moves_each_time(files_of(last).moves):
-        why = f"{any_of(moving)} is taken to have changed, as values of its subqueries did in the last refreshes"
-        objection = "subquery", why
-    return plan(last.to_epoch, epoch, changed, erased, objection, moving)
-
-
-def _objection(
-    step: StepInput, last: DerivedRun, changed: Sequence[str], apart: Sequence[str]
-) -> tuple[Cause, str] | None:
-    """The first reason against an incremental step, with its kind; the cheapest questions come first."""
-    if why := declaration_refusal(step.projection):
-        return "definition", why
-    if why := reason_against(step, last.to_epoch, changed, apart):
-        return "input", why
-    read = files_of(last).results
-    if why := reason_against_results(step.ctx.store, step.projection, last.to_epoch, step.cut, read):
-        return "input", why
-    if why := samples_against(step):
-        return "proof", why
-    return None
-
-
-def plan_reachable(step: StepInput) -> tuple[Plan, Cut]:
-    """What a refresh would do, and how far it would come: to the step's position, or as far as the results that it
-    reads are."""
-    store, projection, wanted = step.ctx.store, step.definition, step.cut
-    reached = common_cut(store, projection, wanted)
-    decided = plan_generation(replace(step, cut=reached))
-    if isinstance(decided, Nothing) and reached.epoch < wanted.epoch:
-        late = ", ".join(
-            f"projection {name} is at epoch {epoch}"
-            for name, epoch in lagging_results(store, projection, wanted).items()
-        )
-        decided = Nothing(f"it is as far as what it reads: {late}, the log ends at epoch {wanted.epoch}")
-    return decided, reached
-
-
 def refresh_generation(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> RefreshOutcome:
@@ -158,7 +75,7 @@ def refresh_generation(
     record_applied(ctx, projection, generation, started, pending)
     decided, reached = plan_reachable(StepInput(ctx, projection, generation, cut))
     if isinstance(decided, Nothing):
-        _prune(ctx, generation, projection)
+        prune(ctx, generation, projection)
         if not on_record:
             record_settled(ctx, generation, started, decided.reason)
         status: Status = "done" if pending.steps else "nothing"
@@ -169,55 +86,16 @@ def refresh_generation(
         )  # fmt: skip
     failpoints.hit("refresh_planned")
     begun = datetime.now(UTC) if pending.steps else started
-    taken = take_step(StepInput(ctx, projection, generation, reached), decided)
+    step = StepInput(ctx, projection, generation, reached)
+    taken = take_step(by_stage(step, decided), decided)
     applied = apply(ctx, generation)
     record_applied(ctx, projection, generation, begun, applied, taken)
-    _prune(ctx, generation, projection)
+    prune(ctx, generation, projection)
     return RefreshOutcome(
         generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
         pending.upserts + applied.upserts, pending.deletes + applied.deletes, _seconds_since(started),
         taken.kind, taken.cause, taken.keys,
     )  # fmt: skip
-
-
-def _purge(ctx: ProjectionContext, generation: Generation) -> None:
-    sink: object = ctx.sink(generation)
-    if isinstance(sink, PurgingSink):
-        sink.purge(ctx.target(generation))
-
-
-def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:
-    """Forget steps that have long been in the sink, and at once those from before a redaction of an input. Files that
-    only they named are removed."""
-    name, number = generation.projection, generation.number
-    steps = ctx.store.steps.list(name, number)
-    erased = max(erasures(ctx.store, ctx.topics(projection)).values(), default=0)
-    if not steps or steps[-1].to_epoch < erased:
-        erased = 0  # the result without the erased values is still to come
-    count = sum(step.to_epoch < erased for step in steps)
-    if count:  # before the steps are forgotten, which says that it was done
-        _purge(ctx, generation)
-    if len(steps) >= 2 * _STEPS_RETAINED:
-        count = max(count, _spare_steps(ctx, generation, steps))
-    if not count:
-        return
-    gone, kept = steps[:count], steps[count:]
-    needed = set().union(*(files_of(step).paths() for step in kept))
-    require_own_segments(ctx.store)
-    ctx.store.steps.forget(name, number, gone[-1].to_epoch)
-    for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
-        ctx.store.storage.delete(path)
-
-
-def _spare_steps(ctx: ProjectionContext, generation: Generation, steps: Sequence[DerivedRun]) -> int:
-    """How many of the first ones nobody needs any more: publications go on from a step of theirs."""
-    needed = [
-        step.epoch
-        for _, step in needed_steps(ctx.store.groups_database, generation.projection)
-        if step.generation == generation.number
-    ]
-    published = sum(step.to_epoch < min(needed) for step in steps) if needed else len(steps)
-    return min(len(steps) - _STEPS_RETAINED, published)
 
 
 def _seconds_since(started: datetime) -> float:

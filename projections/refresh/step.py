@@ -14,6 +14,7 @@ The life of a step:
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -31,19 +32,22 @@ from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
+from tailrace.projections.refresh.by_key.incremental import Objection, compute_incrementally
+from tailrace.projections.refresh.by_key.samples import check_samples, proof_of
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.costs import too_costly
-from tailrace.projections.refresh.engines.choice import choose, for_all_rows, of_engine
+from tailrace.projections.refresh.engines.choice import choose, for_all_rows, is_held, of_engine, reads_of
 from tailrace.projections.refresh.engines.parity import compare_engines, note_failed
 from tailrace.projections.refresh.engines.witness import witness
-from tailrace.projections.refresh.incremental import Objection, compute_incrementally
 from tailrace.projections.refresh.plan import Cause, Full, Incremental, NotIncremental
 from tailrace.projections.refresh.resume import Leftovers
-from tailrace.projections.refresh.samples import check_samples, proof_of
-from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.refresh.step_input import Partial, StepInput
+from tailrace.projections.spark.session import runs_here
 
 _log = logging.getLogger("tailrace.projections")
 _RECORDS_MAX = 500
+_MANY_ROWS = 100_000
+"""Of inputs, to be read for a result all of whose keys are affected: Spark's tasks read them at less cost."""
 _NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
 _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
@@ -173,6 +177,8 @@ def prove(step: StepInput, run: DerivedRun) -> None:
 def _compute(
     step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
 ) -> ComputedStep:
+    if step.partial is not None:
+        return _compute_over(step, step.partial, decided, last, task)
     if step.on == "spark":
         return _compute_on(step, decided, last, task)
     try:
@@ -182,14 +188,41 @@ def _compute(
         return _compute_on(replace(step, on="spark"), decided, last, task)
 
 
+def _compute_over(
+    step: StepInput,
+    partial: Partial,
+    decided: Full | Incremental,
+    last: DerivedRun | None,
+    task: BucketTask,
+) -> ComputedStep:
+    """Everything, of partial results, which Spark computes."""
+    clock = step.ctx.clock
+    began = clock()
+    spark = step.ctx.settings.spark
+    small = last is not None and is_held(step, last) and partial.is_small(spark.small_bytes)
+    here = small and runs_here(spark.master)
+    over = replace(step, definition=partial.over, on="spark", from_files=here, partial=None)
+    outcomes = compute_at(over, task, partial.generations)
+    anew = "all" if partial.keys is None else f"{partial.keys:,} {'key' if partial.keys == 1 else 'keys'}"
+    return ComputedStep(
+        outcomes,
+        "full" if partial.keys is None else "incremental",
+        f"{decided.reason}; by way of partial results, {anew} of which were computed anew",
+        partial.keys,
+        (decided.cause if isinstance(decided, Full) else "cost") if partial.keys is None else None,
+        seconds=partial.seconds + clock() - began,
+    )
+
+
 def _compute_on(
     step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
 ) -> ComputedStep:
     clock, name = step.ctx.clock, step.projection.name
     reason, cause = decided.reason, decided.cause if isinstance(decided, Full) else None
+    in_vain = 0.0
     if isinstance(decided, Incremental) and step.ctx.in_vain.is_to_be_left_out(name):
         reason, cause = (
-            f"{reason}; rows of affected keys took too much memory when they were last followed",
+            f"{reason}; keys were followed in vain when they last were: their rows took too much memory, or time",
             "size",
         )
     elif isinstance(decided, Incremental) and last is not None:
@@ -205,10 +238,11 @@ def _compute_on(
             )
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause
-            if error.cause == "size":
-                step.ctx.in_vain.note(name)
+            in_vain = clock() - began if error.cause == "cost" else math.inf if error.cause == "size" else 0.0
     step, began = for_all_rows(step, last), clock()
     outcomes = compute_at(step, task)
+    if in_vain > clock() - began:
+        step.ctx.in_vain.note(name)
     return ComputedStep(outcomes, "full", reason, cause=cause, on=step.on, seconds=clock() - began)
 
 
@@ -224,6 +258,8 @@ def _objection(step: StepInput, last: DerivedRun) -> Objection:
             return "proof", _NULLS
         if null_links and step.projection.trust:
             return "proof", _NULL_LINKS.format(", ".join(sorted(null_links)))
+        if len(affected) >= rows and reads_of(step).rows >= _MANY_ROWS:
+            return "cost", f"all its {rows:,} keys are affected"
         costly = too_costly(own, len(affected), rows)
         return ("cost", costly) if costly is not None else None
 

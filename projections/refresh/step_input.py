@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.state.input import DECODED
 from tailrace.projections.analysis.followed import followed
 from tailrace.projections.compute.engine import Engine, EngineName, SailEngine, SparkEngine, SparkOverFiles
 from tailrace.projections.context import ProjectionContext
@@ -14,10 +16,28 @@ from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.result_input import results_at
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Partial results of a definition at a position: ``over`` reads them, of these ``generations``, and gives the
+    definition's rows. Their files have so many ``stored_bytes``. For this step so many ``keys`` were computed anew
+    (None: all), which took ``seconds``."""
+
+    over: Projection
+    generations: Mapping[str, int]
+    stored_bytes: int
+    keys: int | None
+    seconds: float
+
+    def is_small(self, most: int) -> bool:
+        """Whether they take less memory than ``most`` bytes."""
+        return self.stored_bytes * DECODED < most
+
+
 @dataclass(frozen=True)
 class StepInput:
     """A generation, the definition it is refreshed by, the position that its next step leads to, and what computes
-    it: ``on`` which engine, and whether that reads the inputs from files of this machine, which projections share."""
+    it: ``on`` which engine, and whether that reads the inputs from files of this machine, which projections share.
+    ``partial``: the partial results that it is computed of, where it is."""
 
     ctx: ProjectionContext
     definition: Projection
@@ -25,6 +45,7 @@ class StepInput:
     cut: Cut
     on: EngineName = "spark"
     from_files: bool = False
+    partial: Partial | None = None
 
     @cached_property
     def engine(self) -> Engine:

@@ -94,7 +94,7 @@ AREAS = (
     ),
     Area(
         "affected keys",
-        ("projections/refresh/incremental.py", "projections/refresh/restricted_inputs.py"),
+        ("projections/refresh/by_key/incremental.py", "projections/refresh/by_key/restricted_inputs.py"),
         (
             "tests/projections/refresh/test_affected_keys.py", "tests/projections/refresh/test_restricted_inputs.py",
             "tests/projections/refresh/test_computed_keys.py", "tests/projections/refresh/test_incremental.py",

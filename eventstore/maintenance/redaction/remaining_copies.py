@@ -14,7 +14,7 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.redaction.receipts import Remnant
 from tailrace.eventstore.maintenance.retention import archive
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.metadata.generations import GenerationState, chain_end, inputs_of
+from tailrace.eventstore.metadata.generations import GenerationState, chain_end, inputs_of, is_partial
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
@@ -121,14 +121,16 @@ def projections_of(connection: Connection, topic: TopicId, before: int | None = 
         end = chain_end(connection, row.projection, row.generation)
         if before is not None and end is not None and end.to_epoch >= before:
             continue
-        newer = row.state == GenerationState.READY.value and row.generation > now.get(row.projection, 0)
-        follows = row.as_of is None and (row.generation == now.get(row.projection) or newer)
+        name, number, holds = row.projection, row.generation, "its result and sink"
+        if is_partial(name):
+            name, _, own = name.partition(".")
+            number, holds = int(own), "its partial results"
+        newer = row.state == GenerationState.READY.value and number > now.get(name, 0)
+        follows = row.as_of is None and (number == now.get(name) or newer)
         yield Remnant(
-            f"projection {row.projection}, generation {row.generation}",
-            "its result and sink, until it is refreshed"
-            if follows
-            else "its result and sink: it is not refreshed",
-            f"tailrace run {row.projection}" if follows else f"tailrace projection gc {row.projection}",
+            f"projection {name}, generation {number}",
+            f"{holds}, until it is refreshed" if follows else f"{holds}: it is not refreshed",
+            f"tailrace run {name}" if follows else f"tailrace projection gc {name}",
         )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import declared
-from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
+from tailrace.eventstore.metadata.generations import GenerationState, inputs_of, is_partial
 from tailrace.eventstore.metadata.publications import publication_needs
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.filter import matches
@@ -85,6 +85,8 @@ def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
     with log.catalog.read() as connection:
         rows = connection.execute(query).all()
     for projection, generation, inputs, fence in rows:
+        if is_partial(projection):  # they are computed anew where what they need is gone
+            continue
         for need in inputs_of(inputs):
             if need.topic != topic.text:
                 continue

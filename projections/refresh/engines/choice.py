@@ -21,9 +21,9 @@ from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, plan_
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import Direct, lineage_of
 from tailrace.projections.generations.generation import Parity, files_of
+from tailrace.projections.refresh.by_key.samples import input_versions, proof_of
 from tailrace.projections.refresh.costs import LATEST
 from tailrace.projections.refresh.plan import Full, Incremental
-from tailrace.projections.refresh.samples import input_versions, proof_of
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.sail import is_installed, require_installed, sail_version
 from tailrace.projections.spark.session import runs_here
@@ -90,7 +90,7 @@ def choose(
     reads = reads_of(step)
     if unreadable(reads) is not None:
         return step, decided
-    held = _is_held(step, last)
+    held = is_held(step, last)
     parity = parity_of(step) if sail_is_wanted(ctx) else None
     if parity is None or parity.failed is not None:
         step = replace(step, from_files=held and is_small(ctx, reads) and _is_plain(step, reads))
@@ -120,12 +120,12 @@ def for_all_rows(step: StepInput, last: DerivedRun | None) -> StepInput:
     """The step where it is computed whole after all: on Sail only where that may take all rows."""
     if step.on == "spark":
         return step
-    if last is not None and _is_held(step, last) and may_be_read_whole(step.ctx, reads_of(step)):
+    if last is not None and is_held(step, last) and may_be_read_whole(step.ctx, reads_of(step)):
         return step
     return replace(step, on="spark", from_files=False)
 
 
-def _is_held(step: StepInput, last: DerivedRun) -> bool:
+def is_held(step: StepInput, last: DerivedRun) -> bool:
     """Whether this process may hold the whole result, going by the rows of the last one."""
     kinds = step.generation.schema.types
     width = sum(kind.bit_width // 8 if _is_fixed(kind) else _TEXT_BYTES for kind in kinds)

@@ -40,6 +40,9 @@ from tailrace.projections.definition.model import Projection, ProjectionFailed
 from tailrace.projections.generations.generation import Parity
 from tailrace.projections.generations.result_input import ResultInput
 from tailrace.projections.generations.step_files import StepFiles
+from tailrace.projections.refresh.by_key.incremental import compare_buckets, restricted_result
+from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
+from tailrace.projections.refresh.by_key.samples import input_versions, proof_of, sampled_keys
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.engines.choice import (
     may_be_read_whole,
@@ -49,10 +52,7 @@ from tailrace.projections.refresh.engines.choice import (
     unreadable,
 )
 from tailrace.projections.refresh.engines.edge_values import edge_rows
-from tailrace.projections.refresh.incremental import compare_buckets, restricted_result
 from tailrace.projections.refresh.plan import NotIncremental
-from tailrace.projections.refresh.restricted_inputs import Inputs
-from tailrace.projections.refresh.samples import input_versions, proof_of, sampled_keys
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import translate_errors
 from tailrace.projections.spark.sail import sail_version

@@ -36,6 +36,11 @@ def print_comparison(invocation: Invocation, comparison: Comparison) -> None:
         style="bold red",
     )
     print_samples(invocation, comparison.samples)
+    if comparison.partial:
+        output.line(
+            f"  {count(comparison.partial, 'row')} of its partial results, by which it is refreshed, are not those of"
+            f" the log: tailrace rebuild {comparison.projection} begins without them"
+        )
     output.line(
         f"  hint: find out who else writes to the sink; tailrace rebuild {comparison.projection} makes it right"
     )
@@ -48,7 +53,7 @@ def comparison_document(comparison: Comparison) -> dict[str, object]:
         "engine": comparison.engine, "rows": comparison.rows, "equal": comparison.equal,
         "only_in_log": comparison.only_in_log, "only_in_sink": comparison.only_in_sink,
         "different": comparison.different,
-        "seed": comparison.seed, "expired": comparison.expired,
+        "partial": comparison.partial, "seed": comparison.seed, "expired": comparison.expired,
         "samples": sample_documents(comparison.samples),
     }  # fmt: skip
 

@@ -24,6 +24,8 @@ from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.terminal import count, when
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tailrace.projections.generations.generation import Parity
     from tailrace.projections.lifecycle.collect import DroppedGeneration
     from tailrace.projections.lifecycle.list import GenerationView
@@ -55,19 +57,7 @@ def list_generations(
         for view in views:
             invocation.output.document(_document(view))
         return
-    rows = [
-        (
-            view.generation.projection,
-            f"g{view.generation.number}",
-            _state(view),
-            view.epoch,
-            view.rows,
-            view.generation.sink_name or "own",
-            _engine(view.generation.parity),
-            when(view.generation.created_at)[:16],
-        )
-        for view in views
-    ]
+    rows = [row for view in views for row in _rows(view)]
     invocation.output.table(
         ("projection", "", "state", "epoch", "rows", "sink", "engine", "built (UTC)"), rows
     )
@@ -75,6 +65,23 @@ def list_generations(
         invocation.output.note(line)
     for name in never if not names else ():
         invocation.output.note(f"{name} was never built: tailrace rebuild {name}")
+
+
+def _rows(view: GenerationView) -> Iterator[tuple[object, ...]]:
+    """A generation, with its partial results beneath."""
+    yield (
+        view.generation.projection,
+        f"g{view.generation.number}",
+        _state(view),
+        view.epoch,
+        view.rows,
+        view.generation.sink_name or "own",
+        _engine(view.generation.parity),
+        when(view.generation.created_at)[:16],
+    )
+    if view.partial is not None:
+        epoch, rows = view.partial
+        yield ("", "", "partial results", epoch, rows, "", "", "")
 
 
 def _state(view: GenerationView) -> str:
@@ -129,6 +136,8 @@ def _document(view: GenerationView) -> dict[str, object]:
         "preview": generation.preview,
         "epoch": view.epoch,
         "rows": view.rows,
+        "partial_epoch": view.partial[0] if view.partial else None,
+        "partial_rows": view.partial[1] if view.partial else None,
         "sink": generation.sink_name,
         "parity": generation.parity,
         "fence_epoch": view.fence.epoch if view.fence else None,

@@ -25,7 +25,7 @@ from tailrace.projections.generations.result_input import result_at
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
-from tailrace.projections.refresh import refresh as refreshes
+from tailrace.projections.refresh import prune as pruning
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing
 from tailrace.projections.refresh.plan_all import plans
 from tests.projections.lifecycle.test_crashes import job, killed, settings_file
@@ -224,7 +224,7 @@ def test_it_is_verified_where_results_that_it_reads_are_kept_no_more(
     shop: ShopLog, diamond: ProjectionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner goes on meanwhile, and forgets the steps of long ago."""
-    monkeypatch.setattr(refreshes, "_STEPS_RETAINED", 1)
+    monkeypatch.setattr(pruning, "_STEPS_RETAINED", 1)
     live = diamond.live("diamond")
     assert live is not None
     last = shop.store.steps.last("diamond", live.number)

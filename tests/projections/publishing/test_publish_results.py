@@ -23,7 +23,7 @@ from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.promote import rollback
 from tailrace.projections.publishing.result_feed import ResultFeed
-from tailrace.projections.refresh import refresh as refreshes
+from tailrace.projections.refresh import prune as pruning
 from tailrace.status import publication_status
 from tests.eventstore.publishing.publications import Publication, committed
 from tests.projections.conftest import Deploy
@@ -205,7 +205,7 @@ def test_what_began_is_finished_although_another_generation_was_promoted_meanwhi
 def test_steps_stay_until_they_are_published_or_the_publication_is_forgotten(
     shop: ShopLog, deploy: Deploy, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refreshes, "_STEPS_RETAINED", 2)
+    monkeypatch.setattr(pruning, "_STEPS_RETAINED", 2)
     ctx, feed = deploy(TOTALS), Totals.of(kafka)
     refresh(ctx)
     publish(feed, ctx)

@@ -24,7 +24,7 @@ from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files, schema_bytes
-from tailrace.projections.refresh.incremental import compute_incrementally
+from tailrace.projections.refresh.by_key.incremental import compute_incrementally
 from tailrace.projections.refresh.plan import Cause, NotIncremental
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.record import spec_to_text

@@ -26,8 +26,8 @@ from tailrace.projections.compute.bucket import BucketOutcome
 from tailrace.projections.definition.lineage import Lineage, lineage_of
 from tailrace.projections.definition.model import Input
 from tailrace.projections.generations.generation import Generation
-from tailrace.projections.refresh import incremental
-from tailrace.projections.refresh.incremental import (
+from tailrace.projections.refresh.by_key import incremental
+from tailrace.projections.refresh.by_key.incremental import (
     IncrementalResult,
     _computed_keys_alone,
     _refuse_outside,

@@ -19,7 +19,7 @@ from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.lifecycle.verify import verify
-from tailrace.projections.refresh.restricted_inputs import Inputs
+from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
 from tests.projections.conftest import Deploy
 from tests.projections.refresh.handmade import Handmade, affected, handmade, reading, refusal, set_of
 from tests.projections.refresh.test_incremental import HEAD, incremental, step

@@ -29,7 +29,7 @@ from tailrace.projections.generations.result_input import ResultInput
 from tailrace.projections.generations.step_files import read_result
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.refresh.plan import Nothing
-from tailrace.projections.refresh.refresh import plan_generation
+from tailrace.projections.refresh.plan_step import plan_generation
 from tailrace.projections.refresh.step import CommittedStep, take_step
 from tailrace.projections.refresh.step_input import StepInput
 from tests.fixtures.scale import Scale

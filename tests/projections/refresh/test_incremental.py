@@ -17,7 +17,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
-from tailrace.projections.refresh.incremental import restricted_result
+from tailrace.projections.refresh.by_key.incremental import restricted_result
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import RefreshOutcome

@@ -21,7 +21,7 @@ from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Input, Projection
 from tailrace.projections.generations.key_set import KeySet
-from tailrace.projections.refresh.restricted_inputs import Inputs, _as_projected
+from tailrace.projections.refresh.by_key.restricted_inputs import Inputs, _as_projected
 from tailrace.projections.round.rows import RoundRows
 from tests.projections.refresh.handmade import Handmade, columns, handmade, reading, set_of
 from tests.projections.refresh.test_incremental import event

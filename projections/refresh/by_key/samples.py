@@ -21,15 +21,15 @@ from tailrace.projections.generations.generation import SampleProof
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.result_input import results_at
 from tailrace.projections.generations.step_files import StepFiles, read_result
-from tailrace.projections.refresh.incremental import (
+from tailrace.projections.refresh.by_key.incremental import (
     compare_buckets,
     require_comparable,
     restricted_result,
 )
+from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
+from tailrace.projections.refresh.by_key.subquery_values import values_at
 from tailrace.projections.refresh.plan import NotIncremental
-from tailrace.projections.refresh.restricted_inputs import Inputs
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.refresh.subquery_values import values_at
 
 SAMPLED_KEYS = 100
 """At most, and at most half of a bucket's: over all keys together even a function that mixes keys gives the same."""

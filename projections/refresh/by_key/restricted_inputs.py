@@ -21,12 +21,13 @@ from tailrace.projections.compute.engine import Engine
 from tailrace.projections.compute.frames import read_changes, shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input, plan_reads
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.lineage import Direct, Lineage, Link
-from tailrace.projections.definition.model import Projection
+from tailrace.projections.definition.computed import Computed
+from tailrace.projections.definition.lineage import Direct, Lineage, Link, read_columns
+from tailrace.projections.definition.model import KeyColumn, Projection, State
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.generations.result_input import ResultInput
-from tailrace.projections.refresh.computed_keys import computed_keys, rows_with_computed_keys
+from tailrace.projections.refresh.by_key.computed_keys import computed_keys, rows_with_computed_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -102,6 +103,8 @@ class Inputs:
     def keys_of(self, name: str, rows: pa.Table) -> KeySet:
         """The projection's keys that rows of an input take part in, through other inputs as they are here."""
         match self._lineage.paths[name]:
+            case Direct(columns=columns) if self._are_numbers(name, columns):
+                return KeySet.of(self._numbered(name, rows, columns))
             case Direct(columns=columns) as path if path.computed:
                 return computed_keys(self._engine.session, self._projection, name, rows, columns)
             case Direct() as path:
@@ -133,6 +136,8 @@ class Inputs:
         for name, path in self._lineage.paths.items():
             also = (*self.visible_columns(name), *self._lineage.columns_of(name))
             match path:
+                case Direct(columns=columns) if self._are_numbers(name, columns):
+                    tables[name] = self._rows_with_numbers(name, columns, affected, also)
                 case Direct(columns=columns) as direct if direct.computed:
                     found[name] = rows_with_computed_keys(name, self._frame(name), columns, affected)
                 case Direct() as direct:
@@ -154,6 +159,44 @@ class Inputs:
                 for name, rows in found.items()
             },
         }
+
+    def _are_numbers(self, name: str, columns: Sequence[KeyColumn]) -> bool:
+        """Whether remainders of a table's integers are parts of the key, and nothing else is computed."""
+        planned, source = self.plan_of(name), self._projection.inputs[name]
+        computed = [each for each in columns if isinstance(each, Computed)]
+        if not computed or not isinstance(planned, StateInput) or not isinstance(source, State):
+            return False
+        found = [planned.target.column(each.remainder[0]) for each in computed if each.remainder is not None]
+        return len(found) == len(computed) and all(
+            column is not None
+            and pa.types.is_integer(column.arrow)
+            and column.name not in source.cast
+            and planned.on_unreadable.get(column.name) != "text"
+            for column in found
+        )
+
+    def _numbered(
+        self, name: str, rows: pa.Table, columns: Sequence[KeyColumn]
+    ) -> list[pa.ChunkedArray | pa.Array]:
+        needed = read_columns(columns)
+        return _with_remainders(columns, dict(zip(needed, self._values(name, rows, needed), strict=True)))
+
+    def _rows_with_numbers(
+        self, name: str, columns: Sequence[KeyColumn], wanted: KeySet, also: Sequence[str]
+    ) -> pa.Table:
+        """As ``rows_with_keys``, where parts of the key are remainders."""
+        planned, needed = self.plan_of(name), read_columns(columns)
+        assert isinstance(planned, StateInput)
+        names = list(dict.fromkeys((*also, *needed)))
+        if not len(wanted):
+            return planned.schema.empty_table().select(names)
+
+        def matches(cells: Sequence[pa.Array]) -> Mask:
+            return wanted.matches(_with_remainders(columns, dict(zip(needed, cells, strict=True))))
+
+        hashes = find_keys(self._store.storage, planned, needed, matches)
+        rows = self._state(name, hashes, names)
+        return rows.filter(pa.array(wanted.matches(self._numbered(name, rows, columns))))
 
     def _frame(self, name: str) -> DataFrame:
         """All rows of an input, with the columns of its lineage."""
@@ -230,6 +273,24 @@ class Inputs:
         if isinstance(planned, ChangesInput) and not planned.as_events:
             return [pc.struct_field(rows["key"], column) for column in columns]
         return [rows[column] for column in columns]
+
+
+def _with_remainders(
+    columns: Sequence[KeyColumn], cells: Mapping[str, pa.ChunkedArray | pa.Array]
+) -> list[pa.ChunkedArray | pa.Array]:
+    """The parts of the keys of rows with these cells."""
+    return [
+        _remainder(cells[each.remainder[0]], each.remainder[1])
+        if isinstance(each, Computed) and each.remainder is not None
+        else cells[str(each)]
+        for each in columns
+    ]
+
+
+def _remainder(column: pa.ChunkedArray | pa.Array, divisor: int) -> pa.ChunkedArray | pa.Array:
+    """Of the sign of the dividend, as in Postgres and Spark."""
+    values = column.cast(pa.int64())
+    return pc.subtract(values, pc.multiply(pc.divide(values, divisor), divisor))
 
 
 def _has_log_hashes(key: Sequence[Column]) -> bool:

@@ -49,15 +49,15 @@ from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.generations.result_input import changed_keys_of
 from tailrace.projections.generations.step_files import KeySubset
-from tailrace.projections.refresh.plan import Cause, NotIncremental
-from tailrace.projections.refresh.restricted_inputs import Inputs
-from tailrace.projections.refresh.step_input import StepInput, source_of
-from tailrace.projections.refresh.subquery_values import (
+from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
+from tailrace.projections.refresh.by_key.subquery_values import (
     NO_SUBQUERIES,
     Subqueries,
     given_values,
     unchanged_values,
 )
+from tailrace.projections.refresh.plan import Cause, NotIncremental
+from tailrace.projections.refresh.step_input import StepInput, source_of
 from tailrace.projections.spark.errors import translate_errors
 
 if TYPE_CHECKING:

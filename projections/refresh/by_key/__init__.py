@@ -1,0 +1,1 @@
+"""Steps that compute the keys which changes affect, and no others."""

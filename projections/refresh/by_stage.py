@@ -1,0 +1,281 @@
+"""A step by way of partial results: what changed is followed into these by key, and all of them give the result.
+
+For a definition that is not followed by key, or whose changes concern most of its keys: one total, a few large groups,
+the first ten. Its partial results (``Stage``) are a generation of their own, without a sink, which nobody is shown:
+
+  - *Begun* when the last refreshes computed everything and that took long. They belong to one generation of the
+    definition: a rebuild begins without them.
+  - *Refreshed* to the position before the step is taken, as any result that another reads.
+  - *Left behind* for some refreshes where all of them had to be computed anew: that is no less work.
+  - *Dropped* with their generation, or when they would be others than before.
+
+``verify`` computes the definition as it is written. So it proves the partial results too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailrace.eventstore.metadata.generations import GenerationState, NewGeneration
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.projections.analysis.empty_inputs import empty_inputs
+from tailrace.projections.compute.compute import define, output_schema
+from tailrace.projections.compute.frames import local_frame
+from tailrace.projections.compute.input_facts import facts_of
+from tailrace.projections.compute.read_plan import needs, plan_reads
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.fingerprint import fingerprint
+from tailrace.projections.definition.model import (
+    NoStage,
+    Projection,
+    ProjectionFailed,
+    Result,
+    Stage,
+)
+from tailrace.projections.generations.generation import Generation
+from tailrace.projections.generations.result_input import plan_result
+from tailrace.projections.generations.step_files import folder_of, schema_bytes
+from tailrace.projections.refresh.engines.choice import of_engine, parity_of, sail_is_wanted
+from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
+from tailrace.projections.refresh.plan_step import plan_generation
+from tailrace.projections.refresh.prune import prune
+from tailrace.projections.refresh.step import CommittedStep, take_step
+from tailrace.projections.refresh.step_input import Partial, StepInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger("tailrace.projections")
+_LONG_SECONDS = 2.0
+"""What is computed whole in less is not worth partial results."""
+_LONG_FOR_SPARK_ALONE = 0.5
+"""The same of what Sail may not compute: mostly it may compute the partial results, without the quotients and means."""
+_REFRESHES = 2
+"""So many of the last refreshes have computed everything before partial results are begun."""
+
+
+def by_stage(step: StepInput, decided: Full | Incremental) -> StepInput:
+    """The step over partial results, which are at its position then; as it is where it is better taken without them.
+    Raises what ``take_step`` raises for partial results."""
+    ctx, generation = step.ctx, step.generation
+    if step.definition.stages is None or step.definition.wants_now or not step.follows_log:
+        return step
+    held = _stage_generation(ctx, generation)
+    if not (_is_long(step, decided) if held is None else held.state is GenerationState.READY):
+        return step
+    if ctx.stages.get(generation.stage_name, ...) is None or ctx.in_vain.is_to_be_left_out(
+        generation.stage_name
+    ):
+        return step
+    try:
+        stage = _stage_of(step)
+        return replace(step, partial=_refreshed(step, stage, held))
+    except (NoStage, ProjectionFailed) as error:
+        _give_up(step, str(error))
+        return step
+
+
+def planned_by_stage(step: StepInput, decided: Plan) -> Plan:
+    """What a refresh will do, with the partial results that there are."""
+    held = _stage_generation(step.ctx, step.generation)
+    if isinstance(decided, Nothing) or held is None or held.state is not GenerationState.READY:
+        return decided
+    return Incremental(decided.from_epoch, decided.to_epoch, f"{decided.reason}; by way of partial results")
+
+
+def held_partial(step: StepInput) -> StepInput | None:
+    """The partial results of a generation at their last step, to be compared with what they are computed of; None where
+    there are none, or of another definition."""
+    ctx = step.ctx
+    held = _stage_generation(ctx, step.generation)
+    if step.definition.stages is None or held is None or held.state is not GenerationState.READY:
+        return None
+    last = ctx.store.steps.last(held.projection, held.number)
+    with suppress(NoStage):
+        stage = _stage_of(step)
+        if last is not None and held.fingerprint == fingerprint(stage.partial):
+            return StepInput(ctx, stage.partial, held, ctx.store.cut(last.to_epoch))
+    return None
+
+
+def drop_stage(ctx: ProjectionContext, generation: Generation) -> None:
+    """Drop the partial results of a generation, with their files and records."""
+    held = _stage_generation(ctx, generation)
+    if held is None:
+        return
+    paths = list(ctx.store.storage.list(folder_of(held.projection)))
+    ctx.store.derived.drop_generation(held.projection, held.number)
+    ctx.store.run_records.forget(held.projection)
+    for path in paths:
+        ctx.store.storage.delete(path)
+
+
+def _stage_generation(ctx: ProjectionContext, generation: Generation) -> Generation | None:
+    return next(iter(ctx.generations(generation.stage_name)), None)
+
+
+def _is_long(step: StepInput, decided: Full | Incremental) -> bool:
+    """Whether everything was computed, and that took long, each of the last times."""
+    if isinstance(decided, Full) and (decided.from_epoch == 0 or decided.afresh):
+        return False
+    generation = step.generation
+    records = step.ctx.store.run_records.latest(
+        generation.projection, limit=_REFRESHES, kinds=["full", "incremental"]
+    )
+    own = of_engine([each for each in records if each.generation == generation.number], "spark")
+    refused = (
+        sail_is_wanted(step.ctx) and (parity := parity_of(step)) is not None and parity.failed is not None
+    )
+    long = min(_LONG_FOR_SPARK_ALONE, _LONG_SECONDS) if refused else _LONG_SECONDS
+    return len(own) == _REFRESHES and all(
+        each.kind == "full" and (each.seconds or 0.0) >= long for each in own
+    )
+
+
+def _stage_of(step: StepInput) -> Stage:
+    """Raises NoStage."""
+    ctx, definition = step.ctx, step.definition
+    assert definition.stages is not None
+    name = step.generation.stage_name
+    if name not in ctx.stages:
+        found = definition.stages.stage(
+            definition, facts_of(ctx.store, definition, step.cut), partial(_called, step)
+        )
+        over = replace(found.over, inputs={**found.over.inputs, found.input: Result(name)})
+        ctx.stages[name] = replace(found, partial=replace(found.partial, name=name, tolerance={}), over=over)
+    known = ctx.stages[name]
+    assert known is not None, "the caller has looked"
+    return known
+
+
+def _called(step: StepInput, definition: Projection) -> DataFrame:
+    return define(definition, _without_rows(step, definition), step.cut.commit_ts)
+
+
+def _without_rows(
+    step: StepInput, definition: Projection, names: Sequence[str] | None = None
+) -> dict[str, DataFrame]:
+    """Inputs (default: all) that have columns alone."""
+    ctx = step.ctx
+    reads = plan_reads(ctx.store, definition, step.cut, ctx.parallelism, names)
+    return empty_inputs(ctx.spark, definition, reads.inputs)
+
+
+def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partial:
+    """Partial results at the step's position. Raises NoStage where the result cannot be made of them."""
+    ctx, clock = step.ctx, step.ctx.clock
+    began = clock()
+    if held is not None and held.fingerprint != fingerprint(stage.partial):
+        drop_stage(ctx, step.generation)
+        held = None
+    generation = held or _begun(step, stage)
+    inner = StepInput(ctx, stage.partial, generation, step.cut)
+    decided = plan_generation(inner)
+    keys: int | None = 0
+    if not isinstance(decided, Nothing):
+        started = datetime.now(UTC)
+        taken = take_step(inner, decided)
+        _record(ctx, taken, started)
+        prune(ctx, generation, stage.partial)
+        keys = taken.keys
+        if keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS:
+            ctx.in_vain.note(generation.projection)
+    result = plan_result(ctx.store, generation.projection, step.cut, generation.number)
+    return Partial(
+        stage.over,
+        {generation.projection: generation.number},
+        result.stored_bytes,
+        keys,
+        clock() - began,
+    )
+
+
+def _begun(step: StepInput, stage: Stage) -> Generation:
+    """The generation of partial results, without any yet."""
+    ctx, definition = step.ctx, stage.partial
+    schema = output_schema(definition, _called(step, definition))
+    _require_same_columns(step, stage, schema)
+    reads = plan_reads(ctx.store, definition, step.cut, ctx.parallelism)
+    partitions = ctx.settings.store.partitions
+    planned = Generation(
+        projection=definition.name,
+        number=1,
+        fingerprint=fingerprint(definition),
+        sink_text=step.generation.sink_text,
+        key=definition.key,
+        schema=schema,
+        partitions=partitions,
+        split=reads.split(partitions),
+        pin=None,
+        state=GenerationState.BUILDING,
+        frozen_at=None,
+        created_at=datetime.now(UTC),
+        inputs=needs(ctx.store, definition),
+    )
+    return _create(ctx, planned, GenerationState.READY)
+
+
+def _create(ctx: ProjectionContext, planned: Generation, state: GenerationState) -> Generation:
+    number = ctx.store.derived.create_generation(
+        NewGeneration(
+            planned.projection,
+            fingerprint=planned.fingerprint,
+            sink=planned.sink_text,
+            key=planned.key,
+            schema=schema_bytes(planned.schema),
+            partitions=planned.partitions,
+            split=planned.split,
+            inputs=planned.inputs,
+        )
+    )
+    ctx.store.derived.set_state(planned.projection, number, state)
+    return ctx.generation(planned.projection, number)
+
+
+def _require_same_columns(step: StepInput, stage: Stage, schema: pa.Schema) -> None:
+    """Raises NoStage where the result over partial results would have other columns than the generation."""
+    ctx, over = step.ctx, stage.over
+    inputs = _without_rows(step, over, [name for name in over.inputs if name != stage.input])
+    inputs[stage.input] = local_frame(ctx.spark, over, stage.input, schema.empty_table())
+    found = output_schema(over, define(over, inputs, step.cut.commit_ts))
+    if not found.equals(step.generation.schema):
+        raise NoStage("its columns would be others")
+
+
+def _record(ctx: ProjectionContext, taken: CommittedStep, started: datetime) -> None:
+    """For the next plan: nobody is shown it."""
+    run = taken.run
+    ctx.store.run_records.add(
+        RunRecord(
+            run.projection,
+            run.generation,
+            started,
+            datetime.now(UTC),
+            run.from_epoch,
+            run.to_epoch,
+            taken.kind,
+            taken.reason,
+            keys=taken.keys,
+            seconds=taken.seconds,
+            engine=None if taken.on == "spark" else taken.on,
+        )
+    )
+
+
+def _give_up(step: StepInput, why: str) -> None:
+    """Do without partial results for the rest of the generation's life. What was begun leaves a mark, without files."""
+    ctx, generation = step.ctx, step.generation
+    _log.info("%s is refreshed without partial results: %s", generation, why)
+    ctx.stages[generation.stage_name] = None
+    held = _stage_generation(ctx, generation)
+    if held is not None:
+        drop_stage(ctx, generation)
+        _create(ctx, replace(held, inputs=()), GenerationState.FAILED)
