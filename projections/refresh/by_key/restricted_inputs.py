@@ -77,9 +77,11 @@ class Inputs:
         return self._state(name, hashes, names)
 
     def rows_with_keys(
-        self, name: str, columns: Sequence[str], wanted: KeySet, also: Sequence[str]
+        self, name: str, parts: Sequence[KeyColumn], wanted: KeySet, also: Sequence[str]
     ) -> pa.Table:
-        """The rows of an input that have one of the ``wanted`` keys in ``columns``: these columns and ``also``."""
+        """The rows of an input that have one of the ``wanted`` keys in these columns, or remainders of a table's: the
+        columns and ``also``."""
+        columns = read_columns(parts)
         names = list(dict.fromkeys((*also, *columns)))
         planned = self.plan_of(name)
         if isinstance(planned, ChangesInput):
@@ -94,17 +96,22 @@ class Inputs:
         if not len(wanted):
             return planned.schema.empty_table()
         key = planned.target.key
-        if tuple(column.name for column in key) == tuple(columns) and _has_log_hashes(key):
+        if tuple(column.name for column in key) == tuple(parts) and _has_log_hashes(key):
             return self._state(name, wanted.hashes, names, wanted.matches)
-        hashes = find_keys(self._store.storage, planned, columns, _as_projected(planned, columns, wanted))
+
+        def matches(cells: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
+            return wanted.matches(_with_remainders(parts, dict(zip(columns, cells, strict=True))))
+
+        hashes = find_keys(self._store.storage, planned, columns, _as_projected(planned, columns, matches))
         rows = self._state(name, hashes, names)
-        return rows.filter(pa.array(wanted.matches(self._values(name, rows, columns))))
+        return rows.filter(pa.array(matches(self._values(name, rows, columns))))
 
     def keys_of(self, name: str, rows: pa.Table) -> KeySet:
         """The projection's keys that rows of an input take part in, through other inputs as they are here."""
         match self._lineage.paths[name]:
-            case Direct(columns=columns) if self._are_numbers(name, columns):
-                return KeySet.of(self._numbered(name, rows, columns))
+            case Direct(columns=columns) as path if self._are_numbers(name, columns):
+                cells = dict(zip(path.needed, self._values(name, rows, path.needed), strict=True))
+                return KeySet.of(_with_remainders(columns, cells))
             case Direct(columns=columns) as path if path.computed:
                 return computed_keys(self._engine.session, self._projection, name, rows, columns)
             case Direct() as path:
@@ -137,7 +144,7 @@ class Inputs:
             also = (*self.visible_columns(name), *self._lineage.columns_of(name))
             match path:
                 case Direct(columns=columns) if self._are_numbers(name, columns):
-                    tables[name] = self._rows_with_numbers(name, columns, affected, also)
+                    tables[name] = self.rows_with_keys(name, columns, affected, also)
                 case Direct(columns=columns) as direct if direct.computed:
                     found[name] = rows_with_computed_keys(name, self._frame(name), columns, affected)
                 case Direct() as direct:
@@ -174,29 +181,6 @@ class Inputs:
             and planned.on_unreadable.get(column.name) != "text"
             for column in found
         )
-
-    def _numbered(
-        self, name: str, rows: pa.Table, columns: Sequence[KeyColumn]
-    ) -> list[pa.ChunkedArray | pa.Array]:
-        needed = read_columns(columns)
-        return _with_remainders(columns, dict(zip(needed, self._values(name, rows, needed), strict=True)))
-
-    def _rows_with_numbers(
-        self, name: str, columns: Sequence[KeyColumn], wanted: KeySet, also: Sequence[str]
-    ) -> pa.Table:
-        """As ``rows_with_keys``, where parts of the key are remainders."""
-        planned, needed = self.plan_of(name), read_columns(columns)
-        assert isinstance(planned, StateInput)
-        names = list(dict.fromkeys((*also, *needed)))
-        if not len(wanted):
-            return planned.schema.empty_table().select(names)
-
-        def matches(cells: Sequence[pa.Array]) -> Mask:
-            return wanted.matches(_with_remainders(columns, dict(zip(needed, cells, strict=True))))
-
-        hashes = find_keys(self._store.storage, planned, needed, matches)
-        rows = self._state(name, hashes, names)
-        return rows.filter(pa.array(wanted.matches(self._numbered(name, rows, columns))))
 
     def _frame(self, name: str) -> DataFrame:
         """All rows of an input, with the columns of its lineage."""
@@ -301,17 +285,17 @@ def _has_log_hashes(key: Sequence[Column]) -> bool:
     )
 
 
-def _as_projected(planned: StateInput, names: Sequence[str], wanted: KeySet) -> Matches:
-    """Which cells of the log have one of the keys, which are as projections see them."""
+def _as_projected(planned: StateInput, names: Sequence[str], chosen: Matches) -> Matches:
+    """What chooses among rows as projections see them, for cells of the log."""
     padded = [column is not None and is_padded(column) for column in map(planned.target.column, names)]
     if not any(padded):
-        return wanted.matches
+        return chosen
 
     def matches(cells: Sequence[pa.Array]) -> Mask:
         plain = [
             unpad_cells(pa.chunked_array([each])) if pad else each
             for each, pad in zip(cells, padded, strict=True)
         ]
-        return wanted.matches(plain)
+        return chosen(plain)
 
     return matches

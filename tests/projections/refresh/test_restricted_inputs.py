@@ -16,10 +16,10 @@ from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.eventstore.storage import Storage
-from tailrace.projections import Changes, Events, Result, State, Through
+from tailrace.projections import Changes, Computed, Events, Result, State, Through
 from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.definition.lineage import lineage_of
-from tailrace.projections.definition.model import Input, Projection
+from tailrace.projections.definition.model import Input, KeyColumn, Projection
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.refresh.by_key.restricted_inputs import Inputs, _as_projected
 from tailrace.projections.round.rows import RoundRows
@@ -146,12 +146,21 @@ def test_a_row_is_found_by_any_of_its_columns_as_projections_see_them(
     assert found.rows_with_keys("rows", by, wanted.take([]), ["size"]).num_rows == 0
 
 
+def test_a_row_is_found_by_the_remainder_of_a_number_beside_a_padded_column(made: Handmade) -> None:
+    parts: list[KeyColumn] = ["kind", Computed("id % 2")]
+    affects = dict(zip(("k", "n"), parts, strict=True))
+    found = inputs(made, reading(["k", "n"], rows=State("shop.public.pairs", affects=affects)))
+    rows = found.rows_with_keys("rows", parts, set_of(["k"], [1]), ["size"])
+    assert rows["size"].to_pylist() == [0]
+    assert found.keys_of("rows", rows).table.to_pylist() == [{"0": "k", "1": 1}]
+
+
 def test_of_cells_with_padding_only_those_of_the_keys_are_looked_up(made: Handmade) -> None:
     planned = inputs(made, reading(["k"], rows=State("shop.public.pairs", affects={"k": "id"}))).plan_of(
         "rows"
     )
     assert isinstance(planned, StateInput)
-    matches = _as_projected(planned, ["kind", "id"], set_of(["k"], [2]))
+    matches = _as_projected(planned, ["kind", "id"], set_of(["k"], [2]).matches)
     assert matches([pa.array(["k   ", "m   ", None]), pa.array([2, 2, 2])]).tolist() == [True, False, False]
 
 
