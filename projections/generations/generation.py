@@ -11,11 +11,17 @@ from datetime import datetime
 import pyarrow as pa
 
 from tailrace.eventstore.errors import IntegrityError, damaged_row
-from tailrace.eventstore.metadata.generations import GenerationInfo, GenerationState, InputNeed
+from tailrace.eventstore.metadata.generations import (
+    GenerationInfo,
+    GenerationState,
+    InputNeed,
+    NewGeneration,
+    is_partial,
+)
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut, Fence
 from tailrace.projections.definition.model import PROJECTION_NAME, STAGE_NAME
-from tailrace.projections.generations.step_files import StepFiles, folder_of, schema_from_bytes
+from tailrace.projections.generations.step_files import StepFiles, folder_of, schema_bytes, schema_from_bytes
 from tailrace.projections.sinks import record
 from tailrace.projections.sinks.contract import Target
 from tailrace.projections.sinks.record import SinkClasses
@@ -158,6 +164,21 @@ class Generation:
             parity=Parity.from_json(info.parity) if info.parity else None,
         )
 
+    def begun(self) -> NewGeneration:
+        """The generation as the catalog is told that it is begun, where it gets its number."""
+        return NewGeneration(
+            self.projection,
+            fingerprint=self.fingerprint,
+            sink=self.sink_text,
+            key=self.key,
+            schema=schema_bytes(self.schema),
+            partitions=self.partitions,
+            split=self.split,
+            as_of=self.pin.to_json() if self.pin else None,
+            preview=self.preview,
+            inputs=self.inputs,
+        )
+
     def sink(self, classes: SinkClasses) -> SinkSpec:
         """Raises NoSink when the record is not one of ours, and when the class of a user's own sink is not found."""
         return record.spec_from_text(self.sink_text, classes)
@@ -165,7 +186,7 @@ class Generation:
     @property
     def is_stage(self) -> bool:
         """Whether it is of partial results, which are in no sink."""
-        return STAGE_NAME.fullmatch(self.projection) is not None
+        return is_partial(self.projection)
 
     @property
     def stage_name(self) -> str:

@@ -28,7 +28,7 @@ from tailrace.eventstore.errors import (
 )
 from tailrace.eventstore.log.as_of import absolute
 from tailrace.eventstore.metadata import attempts
-from tailrace.eventstore.metadata.generations import Behind, GenerationState, NewGeneration
+from tailrace.eventstore.metadata.generations import Behind, GenerationState
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
 from tailrace.projections.compute.compute import define, output_schema
@@ -39,7 +39,6 @@ from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, Pin, files_of
 from tailrace.projections.generations.result_input import common_cut, missing_results
-from tailrace.projections.generations.step_files import schema_bytes
 from tailrace.projections.lifecycle.collect import (
     drop,
     drop_failed_builds,
@@ -331,20 +330,7 @@ def _take_number(ctx: ProjectionContext, planned: Generation) -> Generation:
     that readers see, is skipped; what else is there is dropped."""
     sink, store_name = ctx.sink(planned), ctx.settings.store.name
     while True:
-        number = ctx.store.derived.create_generation(
-            NewGeneration(
-                planned.projection,
-                fingerprint=planned.fingerprint,
-                sink=planned.sink_text,
-                key=planned.key,
-                schema=schema_bytes(planned.schema),
-                partitions=planned.partitions,
-                split=planned.split,
-                as_of=planned.pin.to_json() if planned.pin else None,
-                preview=planned.preview,
-                inputs=planned.inputs,
-            )
-        )
+        number = ctx.store.derived.create_generation(planned.begun())
         generation = replace(planned, number=number)
         if sink.live(store_name, planned.projection) != number:
             with suppress(NotOwner):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.eventstore.metadata.generations import GenerationState, NewGeneration
+from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.projections.analysis.empty_inputs import empty_inputs
 from tailrace.projections.compute.compute import define, output_schema
@@ -42,7 +42,7 @@ from tailrace.projections.definition.model import (
 )
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.result_input import plan_result
-from tailrace.projections.generations.step_files import folder_of, schema_bytes
+from tailrace.projections.generations.step_files import folder_of
 from tailrace.projections.refresh.engines.choice import of_engine, parity_of, sail_is_wanted
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 from tailrace.projections.refresh.plan_step import plan_generation
@@ -224,18 +224,7 @@ def _begun(step: StepInput, stage: Stage) -> Generation:
 
 
 def _create(ctx: ProjectionContext, planned: Generation, state: GenerationState) -> Generation:
-    number = ctx.store.derived.create_generation(
-        NewGeneration(
-            planned.projection,
-            fingerprint=planned.fingerprint,
-            sink=planned.sink_text,
-            key=planned.key,
-            schema=schema_bytes(planned.schema),
-            partitions=planned.partitions,
-            split=planned.split,
-            inputs=planned.inputs,
-        )
-    )
+    number = ctx.store.derived.create_generation(planned.begun())
     ctx.store.derived.set_state(planned.projection, number, state)
     return ctx.generation(planned.projection, number)
 

@@ -121,7 +121,7 @@ class _Grouped:
                 query.set(clause, self._over_parts(given.copy(), own))
         if self.select.args.get("group") is not None:
             query.set("group", exp.Group(expressions=[_column(f"group_{at}") for at in range(whole)]))
-        return Split(self._stage(), self._key(), query)
+        return Split(self._stage(), self._key(counts=counted is not None), query)
 
     def _groups(self) -> Iterator[exp.Expr]:
         group = self.select.args.get("group")
@@ -234,11 +234,12 @@ class _Grouped:
         stage.set("group", exp.Group(expressions=grouped))
         return stage
 
-    def _key(self) -> tuple[str, ...]:
-        """Where the key of the result is among the groups, no other of them is needed to tell the parts apart."""
+    def _key(self, *, counts: bool) -> tuple[str, ...]:
+        """Where the key of the result is among the groups, no other of them is needed to tell the parts apart, unless a
+        part ``counts`` different values."""
         named = {_name(each): each.unalias() for each in self.select.expressions}
         held = [named[name] for name in self.key if name in named and named[name] in self.groups]
-        chosen = held if len(held) == len(self.key) and self._counted() is None else self.groups
+        chosen = held if len(held) == len(self.key) and not counts else self.groups
         names = [f"group_{self.groups.index(each)}" for each in chosen]
         return (*dict.fromkeys(names), *([PART] if self.part is not None else []))
 
