@@ -12,7 +12,6 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,6 @@ from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer
 
 CLIENTS = 8
-COUNTS = (1, 5, 20)
 _WAIT_SECONDS = 300.0
 _LOOK_SECONDS = 0.02
 _TABLE = """
@@ -94,7 +92,9 @@ class Reader:
         self._ended.set()
 
 
-def measure(options: Options, count: int, folder: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def measure(
+    options: Options, count: int, rows: int, folder: Path
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Seconds from each commit after the warm-up to each projection's showing it."""
     folder.mkdir()
     names = [f"cache_{at}" for at in range(count)]
@@ -103,7 +103,7 @@ def measure(options: Options, count: int, folder: Path) -> np.ndarray[tuple[int]
             psycopg.connect(source.dsn(), autocommit=True) as connection,
             psycopg.ClientCursor(connection) as cursor,
         ):
-            cursor.execute(_TABLE, {"rows": options["rows"], "clients": CLIENTS})
+            cursor.execute(_TABLE, {"rows": rows, "clients": CLIENTS})
         ours = Installation(folder / "ours", "bench", source.dsn())
         (ours.folder / "definitions.py").write_text(
             _MODULE + "".join(_DEFINITION.format(at=at) for at in range(count))
@@ -118,7 +118,7 @@ def measure(options: Options, count: int, folder: Path) -> np.ndarray[tuple[int]
         looking.start()
         try:
             until_streaming(source.dsn(), ours.slot, clients[0])
-            commits, _ = load(source, _SCRIPT.format(rows=options["rows"]), CLIENTS, options, folder)
+            commits, _ = load(source, _SCRIPT.format(rows=rows), CLIENTS, options, folder)
             deadline = time.monotonic() + _WAIT_SECONDS
             while not reader.has(commits) and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -138,25 +138,33 @@ def measure(options: Options, count: int, folder: Path) -> np.ndarray[tuple[int]
 
 SIZES = (
     Size("rows", 10_000_000, 20_000, "rows of the table"),
+    Size("small", 100_000, 10_000, "rows of the small table"),
     Size("rate", 50, 20, "transactions of ten changes a second"),
     Size("seconds", 120, 10, "seconds that are measured"),
     Size("warmup", 30, 5, "seconds before them"),
-    Size("most", 20, 1, "projections at most, of 1, 5 and 20"),
+    Size("most", 100, 1, "projections at most, of 1, 5 and 20, and 100 of the small table"),
 )
+
+
+def cases(options: Options) -> list[tuple[int, int]]:
+    """How many projections, of a table of how many rows."""
+    every = [*((count, options["rows"]) for count in (1, 5, 20)), (100, options["small"])]
+    return [case for case in every if case[0] <= options["most"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("projections.freshness", __doc__, SIZES, arguments)
     lines = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
-        for count in COUNTS[: bisect_right(COUNTS, options["most"])]:
-            delays = measure(options, count, Path(name, str(count)))
+        for count, rows in cases(options):
+            delays = measure(options, count, rows, Path(name, str(count)))
             shown = [float(np.percentile(delays, percent)) for percent in (50, 95, 100)]
-            lines.append([str(count), *(f"{value:.1f}" for value in shown)])
+            lines.append([str(count), f"{rows:,}", *(f"{value:.1f}" for value in shown)])
+            print(" | ".join(lines[-1]), flush=True)
     body = (
-        f"A table of {options['rows']:,} rows, {options['rate'] * 10:,} changes a second for {options['seconds']} s; "
+        f"One table, {options['rate'] * 10:,} changes a second for {options['seconds']} s; "
         "seconds from a commit to its being in the sink, over all commits and projections. Every commit was found.\n\n"
-        + table(["projections", "p50 s", "p95 s", "longest s"], lines)
+        + table(["projections", "rows", "p50 s", "p95 s", "longest s"], lines)
     )
     write_section(
         "freshness",
