@@ -38,6 +38,7 @@ from tailrace.projections.definition.edited import DefinitionFiles
 from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.refresh import RefreshOutcome
+from tailrace.projections.sinks.kept import kept_connections
 from tailrace.projections.spark.session import require_submitter
 
 UNDECLARED_SECONDS = 30.0
@@ -183,7 +184,7 @@ def run(
     )
     news, files = _News(report), DefinitionFiles(selected)
     shared = SharedCut(ctx.store, schedule, clock)
-    with refresh_lease(ctx, [each.name for each in selected]):
+    with refresh_lease(ctx, [each.name for each in selected]), kept_connections():
         while not stop.is_set():
             require_submitter()
             for edited in files.edited():
@@ -221,16 +222,20 @@ class SharedCut:
         self._store, self._schedule, self._clock = store, schedule, clock
         self._cut: Cut | None = None
         self._taken = 0.0
+        self._given: set[str] = set()
 
     def of(self, name: str) -> Cut:
-        """The last one; a new one for a projection that is there already, or asks for a later one."""
+        """The last one; a new one for a projection that is there already, could not get there, or asks for a later
+        one."""
         now = self._clock()
         if (
             self._cut is None
+            or name in self._given
             or self._schedule.has(name, self._cut.epoch)
             or now - self._taken > self._schedule.allowed_age(name)
         ):
-            self._cut, self._taken = self._store.cut(), now
+            self._cut, self._taken, self._given = self._store.cut(), now, set()
+        self._given.add(name)
         return self._cut
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ class Handover:
         self._bytes = 0
         self._taken = 0  # of the item that is being appended
         self._busy = False
+        self._taken_at = self._append_seconds = 0.0
         self._condition = threading.Condition()
         self._durable = 0
         self._closed = False
@@ -66,6 +68,11 @@ class Handover:
     def idle(self) -> bool:
         """The append thread has nothing to do: hand over early rather than gather more."""
         return not self._items and not self._busy
+
+    @property
+    def append_seconds(self) -> float:
+        """How long the last item took."""
+        return self._append_seconds
 
     def is_full(self, gathered: int) -> bool:
         """Whether blocks handed over and ``gathered`` bytes beside them reach the limit, so reading must stop."""
@@ -96,7 +103,7 @@ class Handover:
             self._condition.wait_for(lambda: self._items or self._closed, seconds)
             if not self._items or self._closed:
                 return None
-            self._busy = True
+            self._busy, self._taken_at = True, time.monotonic()
             item = self._items.popleft()
             self._taken = _size(item)
             return item
@@ -106,7 +113,7 @@ class Handover:
         with self._condition:
             self._bytes -= self._taken
             self._durable = max(self._durable, durable_lsn)
-            self._busy = False
+            self._busy, self._append_seconds = False, time.monotonic() - self._taken_at
             self._condition.notify_all()
         self._wake()
 

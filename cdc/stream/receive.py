@@ -49,6 +49,12 @@ def feedback_interval(sender_timeout: float | None) -> float:
     return min(_FEEDBACK_SECONDS, sender_timeout / 3) if sender_timeout else _FEEDBACK_SECONDS
 
 
+def linger_of(declared: float, append_seconds: float) -> float:
+    """Seconds that an epoch waits for more transactions: as declared; where appends are slow twice as long as the last
+    one took, so that they take a third of the time, but no longer than three times what is declared."""
+    return max(declared, min(2 * append_seconds, 3 * declared))
+
+
 def _wal_end(frames: Messages) -> int:
     """The WAL end in the last frame, if that is an XLogData; else 0. It rises from commit to commit, not within
     transactions, and is 0 for Relation and Type."""
@@ -85,7 +91,7 @@ class Receiver:
         self._stopped = stopped
         self._tick = tick
         self._confirms = confirms
-        self._linger = settings.linger_ms / 1000
+        self._declared_linger = settings.linger_ms / 1000
         epoch_bytes = min(settings.epoch_bytes, settings.queue_bytes)
         self._assembler = Assembler(epoch_bytes, settings.epoch_changes, state.commit_lsn)
         self._interval = feedback_interval(stream.timeout)
@@ -200,8 +206,11 @@ class Receiver:
         """Epochs are cut when full (``_read``), or after the linger once the append side has nothing to do."""
         if self._oldest is None or not self._handover.idle:
             return
-        if now - self._oldest >= self._linger or self._handover.is_full(self._assembler.pending_bytes):
+        if now - self._oldest >= self._linger() or self._handover.is_full(self._assembler.pending_bytes):
             self._cut()
+
+    def _linger(self) -> float:
+        return linger_of(self._declared_linger, self._handover.append_seconds)
 
     def _count_dropped(self) -> None:
         """Messages outside of transactions are not captured. However many come, they are one item of the queue."""
@@ -234,7 +243,7 @@ class Receiver:
     def _wait(self, reading: bool, now: float) -> None:
         timeout = min(_WAIT_SECONDS, self._interval / 2)
         if self._oldest is not None and self._handover.idle:
-            timeout = min(timeout, max(0.0, self._linger - (now - self._oldest)))
+            timeout = min(timeout, max(0.0, self._linger() - (now - self._oldest)))
         sources: list[Frames | Handover] = [self._handover]
         if reading:
             sources.append(self._stream)

@@ -51,8 +51,14 @@ class PostgresSourceSettings(Frozen):
         200_000
     )
     linger_ms: Annotated[
-        int, Field(ge=0, le=60_000, description="Milliseconds that an epoch waits for more transactions.")
-    ] = 100
+        int,
+        Field(
+            ge=0,
+            le=60_000,
+            description="Milliseconds that an epoch waits for more transactions. Where appends are slow, twice as long"
+            " as the last one took, up to three times this.",
+        ),
+    ] = 30
     queue_bytes: Annotated[
         int, Field(ge=1024, description="Memory for received frames that wait for the decoder.")
     ] = 64 * MIB

@@ -31,11 +31,11 @@ from tailrace.projections.generations.difference import (
     sort_rows,
     versions,
 )
+from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.step_files import (
     NO_FILES,
     BucketFiles,
     DerivedFile,
-    KeySubset,
     fold_overlays,
     read_keys,
     read_result,
@@ -268,15 +268,15 @@ class BucketTask:
         key, schema = self.placement.key, self.placement.schema
         stem = self.stem(bucket)
         if before == NO_FILES:
-            run = write_run(self.storage, f"{stem}.run.parquet", bucket, difference.result)
+            run = write_run(self.storage, f"{stem}.run.arrow", bucket, difference.result)
             return BucketFiles(run), run
         delta = None
         files = before
         if not difference.is_empty:
-            delta = write_delta(self.storage, f"{stem}.delta.parquet", bucket, difference, key)
+            delta = write_delta(self.storage, f"{stem}.delta.arrow", bucket, difference, key)
             files = BucketFiles(before.run, (*before.overlays, delta))
         if self.afresh and result is not None:
-            return BucketFiles(write_run(self.storage, f"{stem}.run.parquet", bucket, result)), delta
+            return BucketFiles(write_run(self.storage, f"{stem}.run.arrow", bucket, result)), delta
         return fold_overlays(self.storage, files, self.stem(bucket), schema, key, result), delta
 
 

@@ -14,28 +14,24 @@ whose files count.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
-from tailrace.projections.generations.difference import HASH, Mask, TableDifference, matches, sort_rows
+from tailrace.projections.generations.difference import HASH, TableDifference, matches, sort_rows
+from tailrace.projections.generations.key_subset import KeySubset
+from tailrace.projections.generations.result_file import decode, encode
 
 OP = "_op"
 _ROW = "_row"
 UPSERT, DELETE = "u", "d"
-
-_GROUP_ROWS = 2048
-"""Rows of a Parquet row group. Rows are looked up by the hashes of a group, and a step opens many groups for a row or
-two. So they have no dictionaries, which cost more room and time in small groups than they save, and LZ4, which takes a
-quarter more room than Zstandard and less than half its time to open."""
 
 OVERLAYS_MOST = 8
 """Overlays of a bucket: each is a file that every reader of the bucket opens."""
@@ -51,7 +47,7 @@ written again a few times, not at every step."""
 
 @dataclass(frozen=True, slots=True)
 class DerivedFile:
-    """One Parquet file of a step. ``upserts`` and ``deletes`` count a delta's rows; a run has only ``rows``."""
+    """One file of a step. ``upserts`` and ``deletes`` count a delta's rows; a run has only ``rows``."""
 
     bucket: int
     path: str
@@ -223,16 +219,7 @@ def _widen(keys_only: pa.Table, schema: pa.Schema) -> pa.Table:
 def _write(
     storage: Storage, path: str, bucket: int, table: pa.Table, upserts: int, deletes: int
 ) -> DerivedFile:
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table.replace_schema_metadata(None),
-        sink,
-        compression="lz4",
-        row_group_size=_GROUP_ROWS,
-        use_dictionary=False,
-        write_statistics=[HASH],
-    )
-    data = sink.getvalue()
+    data = encode(table)
     storage.write(path, data)
     return DerivedFile(
         bucket, path, table.num_rows, data.size, file_reader.checksum(data), upserts=upserts, deletes=deletes
@@ -245,33 +232,12 @@ def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Se
     return apply_overlay(run, read_overlay(storage, files.overlays, schema, key), key)
 
 
-@dataclass(frozen=True, slots=True)
-class KeySubset:
-    """Some keys of a result. ``has``: the rows of a table (with ``_hash`` and the key columns) that have one of them.
-    ``hashes``: all hashes that they can have, sorted, where these are known."""
-
-    has: Callable[[pa.Table], Mask]
-    hashes: np.ndarray[Any, np.dtype[np.int64]] | None = None
-
-    def filter(self, table: pa.Table) -> pa.Table:
-        return table.filter(pa.array(self.has(table)))
-
-    def group_mask(self, lowest: Sequence[int], highest: Sequence[int]) -> Mask:
-        """The groups of rows, given by their lowest and highest hashes, that may have one of the keys."""
-        if self.hashes is None:
-            return np.ones(len(lowest), np.bool_)
-        up_to = np.searchsorted(self.hashes, np.array(highest, np.int64), side="right")
-        found: Mask = np.searchsorted(self.hashes, np.array(lowest, np.int64)) < up_to
-        return found
-
-
 def read_keys(
     storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: KeySubset
 ) -> pa.Table:
     """The rows of ``read_result`` with some keys."""
     run = some.filter(read_run(storage, files.run, schema, some))
-    upserts, deletes = read_overlay(storage, files.overlays, schema, key)
-    return apply_overlay(run, (some.filter(upserts), some.filter(deletes)), key)
+    return apply_overlay(run, read_overlay(storage, files.overlays, schema, key, some), key)
 
 
 Overlay = tuple[pa.Table, pa.Table]
@@ -279,10 +245,14 @@ Overlay = tuple[pa.Table, pa.Table]
 
 
 def read_overlay(
-    storage: Storage, files: Sequence[DerivedFile], schema: pa.Schema, key: Sequence[str]
+    storage: Storage,
+    files: Sequence[DerivedFile],
+    schema: pa.Schema,
+    key: Sequence[str],
+    some: KeySubset | None = None,
 ) -> Overlay:
-    """Several deltas as one: the last word on each key."""
-    deltas = [read_delta(storage, file, schema, key) for file in files]
+    """Several deltas as one: the last word on each key, or on each of ``some``."""
+    deltas = [read_delta(storage, file, schema, key, some) for file in files]
     if not deltas:
         deltas = [(run_schema(schema).empty_table(), _key_schema(schema, key).empty_table())]
     upserts, deletes = deltas[0]
@@ -332,13 +302,13 @@ def fold_overlays(
     them in a new run. Names of new files begin with ``stem``; ``result`` is the bucket's, where it is known."""
     if files.outgrown:
         whole = read_result(storage, files, schema, key) if result is None else result
-        return BucketFiles(write_run(storage, f"{stem}.run.parquet", files.bucket, whole))
+        return BucketFiles(write_run(storage, f"{stem}.run.arrow", files.bucket, whole))
     overlays = files.overlays_to_fold
     if not overlays:
         return files
-    upserts, deletes = read_overlay(storage, overlays, schema, key)
+    upserts, deletes = (sort_rows(rows, key) for rows in read_overlay(storage, overlays, schema, key))
     # A delete stays: the row that it deletes may be in the run.
-    merged = _write_overlay(storage, f"{stem}.delta.parquet", files.bucket, upserts, deletes)
+    merged = _write_overlay(storage, f"{stem}.delta.arrow", files.bucket, upserts, deletes)
     return BucketFiles(files.run, (*files.overlays[: -len(overlays)], merged))
 
 
@@ -356,11 +326,17 @@ def read_run(
 
 
 def read_delta(
-    storage: Storage, file: DerivedFile, schema: pa.Schema, key: Sequence[str]
+    storage: Storage,
+    file: DerivedFile,
+    schema: pa.Schema,
+    key: Sequence[str],
+    some: KeySubset | None = None,
 ) -> tuple[pa.Table, pa.Table]:
-    """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta. A run is read as
-    a delta of upserts alone, so that a first build writes its rows once."""
-    table = _read(storage, file)
+    """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta, or those of
+    ``some`` keys. A run is read as a delta of upserts alone, so that a first build writes its rows once."""
+    table = _read(storage, file, some)
+    if some is not None:
+        table = some.filter(table)
     deletes_schema = _key_schema(schema, key)
     if OP not in table.column_names:
         return table.cast(run_schema(schema)), deletes_schema.empty_table()
@@ -384,20 +360,7 @@ def _read(storage: Storage, file: DerivedFile, some: KeySubset | None = None) ->
             f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
             hint="rebuild the projection: its result is computed again from the log",
         )
-    reader = pq.ParquetFile(pa.BufferReader(data))
-    if some is None:
-        return reader.read(use_threads=False)
-    return reader.read_row_groups(_groups(reader, some), use_threads=False)
-
-
-def _groups(reader: pq.ParquetFile, some: KeySubset) -> list[int]:
-    """The row groups that may have a row with one of these keys."""
-    metadata = reader.metadata
-    place = reader.schema_arrow.get_field_index(HASH)
-    bounds = [metadata.row_group(at).column(place).statistics for at in range(metadata.num_row_groups)]
-    found = some.group_mask([bound.min for bound in bounds], [bound.max for bound in bounds])
-    groups: list[int] = np.flatnonzero(found).tolist()
-    return groups
+    return decode(data, some)
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

@@ -37,6 +37,7 @@ from tailrace.projections.refresh.refresh import (
     refresh_visible,
     stopped_outcome,
 )
+from tailrace.projections.sinks.kept import kept_connections
 from tailrace.projections.sinks.open import open_sink
 
 
@@ -49,7 +50,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[RefreshOutcome] = []
-    with ctx.store.look.taken():
+    with ctx.store.look.taken(), kept_connections():
         for done, name in enumerate(refresh_order(ctx.projections, selected)):
             ctx.report("refreshing", done, len(selected), "projections")
             try:
@@ -64,7 +65,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
 
 def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
-    with ctx.store.look.taken():
+    with ctx.store.look.taken(), kept_connections():
         return _refresh_under_lease(ctx, name, cut)
 
 

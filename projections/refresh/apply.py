@@ -43,15 +43,16 @@ class StepRefused(UsageError):
         self.generation = generation.number
 
 
-def apply(ctx: ProjectionContext, generation: Generation) -> ApplyResult:
-    """Apply all committed steps that the sink does not have yet.
+def apply(ctx: ProjectionContext, generation: Generation, since: ApplyResult | None = None) -> ApplyResult:
+    """Apply all committed steps that the sink does not have yet. ``since``: what this process applied a moment ago, so
+    that the sink need not be asked again; each step compares the fence under a lock.
 
     Raises StepRefused when the sink cannot hold a step's rows, OperatorError when its content is not of this log or
     generation, Fenced when another process moved the fence meanwhile, TransientError when the sink is out of reach: the
     next call goes on from there.
     """
     sink, target = ctx.sink(generation), ctx.target(generation)
-    fence = sink.fence(target)
+    fence = since.fence if since else sink.fence(target)
     if fence is None:
         sink.create(target)
     steps = missing_steps(ctx, generation, fence)

@@ -88,7 +88,7 @@ def refresh_generation(
     begun = datetime.now(UTC) if pending.steps else started
     step = StepInput(ctx, projection, generation, reached)
     taken = take_step(by_stage(step, decided), decided)
-    applied = apply(ctx, generation)
+    applied = apply(ctx, generation, since=pending)
     record_applied(ctx, projection, generation, begun, applied, taken)
     prune(ctx, generation, projection)
     return RefreshOutcome(

@@ -133,7 +133,7 @@ def _copy(task: BucketTask, receipt: BucketReceipt) -> BucketOutcome | None:
     with suppress(MissingFile):
         data = storage.open(receipt.file.path)
         if file_reader.checksum(data) == receipt.file.checksum:
-            file = replace(receipt.file, path=f"{task.stem(receipt.file.bucket)}.run.parquet")
+            file = replace(receipt.file, path=f"{task.stem(receipt.file.bucket)}.run.arrow")
             storage.write(file.path, data)
             outcome = replace(receipt.outcome, files=BucketFiles(file), delta=file)
             task.receipt(outcome)

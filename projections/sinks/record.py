@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, TypeGuard
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -87,7 +88,7 @@ def spec_from_text(text: str, classes: SinkClasses) -> SinkSpec:
         kind = data.pop("kind")
         if kind == _OWN:
             return _own_spec(data, classes)
-        spec: SinkSpec = TypeAdapter(_SPECS[kind]).validate_python(data)
+        spec: SinkSpec = _adapter(kind).validate_python(data)
         if unknown := data.keys() - {field.name for field in fields(_SPECS[kind])}:
             raise KeyError(*sorted(unknown))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -96,6 +97,12 @@ def spec_from_text(text: str, classes: SinkClasses) -> SinkSpec:
             hint="restore the catalog, or drop the generation by its number and rebuild the projection",
         ) from error
     return spec
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    """It takes longer to make than to use."""
+    return TypeAdapter(_SPECS[kind])
 
 
 def sink_name(text: str) -> str | None:

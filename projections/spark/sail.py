@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata, util
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ def require_installed() -> None:
         import pysail  # noqa: F401
 
 
+@cache
 def sail_version() -> str:
     """What results of this engine are recorded under: another release of either may give others. Starts nothing."""
     return f"sail {metadata.version('pysail')}, pyspark {metadata.version('pyspark')}"

@@ -307,7 +307,11 @@ def test_what_is_due_together_is_brought_to_one_position_and_what_asks_for_a_lat
     assert later.epoch == shared.of("cache").epoch > first.epoch
     schedule.note_refreshed("totals", later.epoch, now)
     shop.work()
-    assert shared.of("totals").epoch > later.epoch, "it is there already"
+    newest = shared.of("totals")
+    assert newest.epoch > later.epoch, "it is there already"
+    schedule.note_failed("totals", now)
+    shop.work()
+    assert shared.of("totals").epoch > newest.epoch, "it was refused there"
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ from tailrace.projections.definition.lineage import Direct, Lineage, Path, linea
 from tailrace.projections.definition.model import Projection, ProjectionFailed, Result, State
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, Mask
+from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_input import changed_keys_of
-from tailrace.projections.generations.step_files import KeySubset
 from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
 from tailrace.projections.refresh.by_key.subquery_values import (
     NO_SUBQUERIES,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import psycopg
 from psycopg import errors, sql
@@ -16,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.disclosure import ESCAPES, is_ambiguous
 from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from tailrace.projections.sinks.kept import Idle, idle_connections
 from tailrace.projections.sinks.postgres.json import NotJsonb
 
 CONNECT_SECONDS = 10
@@ -50,21 +52,43 @@ class PostgresPlace:
         host, port = parts.get("host") or "local socket", parts.get("port") or "5432"
         self.text = f"{title} ({host}:{port}/{parts.get('dbname') or parts.get('user') or ''})"
         self._dsn = dsn
+        # A server that vanished while its connection was idle is noticed as soon as one that does not let us in.
+        self._tcp: dict[str, Any] = (
+            {} if "tcp_user_timeout" in parts else {"tcp_user_timeout": CONNECT_SECONDS * 1000}
+        )
 
     @contextmanager
     def transaction(
         self, *, lock_seconds: float = LOCK_SECONDS, read_only: bool = False, snapshot: bool = False
     ) -> Iterator[psycopg.Connection]:
-        """A connection of its own inside one transaction: committed at the end, rolled back by an exception. All
+        """One transaction on a connection that nobody else uses: committed at the end, rolled back by an exception. All
         statements of a ``snapshot`` see what was committed before its first query, and nothing later."""
-        with self.translate_errors():
-            connection = self.connect()
-            with connection:
-                connection.read_only = read_only
-                if snapshot:
-                    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-                begin(connection, lock_seconds)
-                yield connection
+        idle = idle_connections()
+        with self.translate_errors(), ExitStack() as closed:
+            connection = self._begun(idle, lock_seconds, read_only, snapshot)
+            closed.enter_context(connection)
+            yield connection
+            connection.commit()
+            if idle is not None and self._dsn not in idle:
+                closed.pop_all()
+                idle[self._dsn] = connection
+
+    def _begun(
+        self, idle: Idle | None, lock_seconds: float, read_only: bool, snapshot: bool
+    ) -> psycopg.Connection:
+        """A transaction, on an idle connection unless the server has ended it meanwhile."""
+        kept = idle.pop(self._dsn, None) if idle else None
+        connection = kept if isinstance(kept, psycopg.Connection) else self.connect()
+        try:
+            connection.read_only = read_only
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ if snapshot else None
+            begin(connection, lock_seconds)
+        except BaseException as error:
+            connection.close()
+            if kept is None or not isinstance(error, psycopg.OperationalError):
+                raise
+            return self._begun(None, lock_seconds, read_only, snapshot)
+        return connection
 
     def connect(self) -> psycopg.Connection:
         """A connection that the caller keeps. Use it inside ``translate_errors``."""
@@ -74,6 +98,7 @@ class PostgresPlace:
             client_encoding="utf8",
             connect_timeout=CONNECT_SECONDS,
             prepare_threshold=None,
+            **self._tcp,
         )
 
     @contextmanager

@@ -41,6 +41,7 @@ from tailrace.projections.sinks.specs import PostgresTable
 # Who reads a retired table keeps it from being dropped, and others who read it queue behind the wait: wait shortly, but
 # longer than deadlock_timeout's default, after which the server ends an autovacuum that is in the way.
 DROP_LOCK_SECONDS = 1.5
+_UPSERTS, _DELETES = "tailrace_upserts", "tailrace_deletes"  # temporary tables
 _LEDGER_LOCK = 0x7461696C  # any number: two creators of the ledger tables take turns
 
 
@@ -319,23 +320,31 @@ class PostgresLoad:
         self._spec, self._target, self._to = spec, target, to
         self._begun, self._row = begun, row
         self._table = sql.Identifier(spec.schema, generation_table(spec, target.generation))
-        self._upserts = self._table if begun else sql.Identifier("pg_temp", "tailrace_upserts")
-        self._deletes = sql.Identifier("pg_temp", "tailrace_deletes")
         self._key = sql.SQL(", ").join(map(sql.Identifier, target.key))
-        if begun is None:
-            for name, columns in (("tailrace_upserts", sql.SQL("*")), ("tailrace_deletes", self._key)):
-                self._cursor.execute(
-                    sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
-                        sql.Identifier(name), columns, self._table
-                    )
-                )
+        self._gathered: set[str] = set()
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
-        rows = rows_for(self._target, upserts)
+        rows, gone = rows_for(self._target, upserts), keys_for(self._target, deletes)
         with json.name_column(self._connection, rows, self._spec.json):
-            copy_in(self._cursor, self._upserts, rows)
+            if self._begun is not None:
+                copy_in(self._cursor, self._table, rows)
+            else:
+                self._gather(_UPSERTS, sql.SQL("*"), rows)
         if self._begun is None:
-            copy_in(self._cursor, self._deletes, keys_for(self._target, deletes))
+            self._gather(_DELETES, self._key, gone)
+
+    def _gather(self, name: str, columns: sql.Composable, rows: pa.Table) -> None:
+        """Into a temporary table, which is made for the first rows: it costs as much as many of them."""
+        if not rows.num_rows:
+            return
+        if name not in self._gathered:
+            self._cursor.execute(
+                sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
+                    sql.Identifier(name), columns, self._table
+                )
+            )
+            self._gathered.add(name)
+        copy_in(self._cursor, sql.Identifier("pg_temp", name), rows)
 
     @property
     def done(self) -> tuple[int, ...]:
@@ -370,15 +379,20 @@ class PostgresLoad:
         self._cursor.execute(sql.SQL("ANALYZE {}").format(self._table))
 
     def _apply(self) -> None:
-        json.check(self._connection, self._upserts, self._spec.json)
-        same_key = sql.SQL(" AND ").join(
-            sql.SQL("old.{0} = gone.{0}").format(sql.Identifier(name)) for name in self._target.key
-        )
-        self._cursor.execute(
-            sql.SQL("DELETE FROM {} AS old USING {} AS gone WHERE {}").format(
-                self._table, self._deletes, same_key
+        if _DELETES in self._gathered:
+            same_key = sql.SQL(" AND ").join(
+                sql.SQL("old.{0} = gone.{0}").format(sql.Identifier(name)) for name in self._target.key
             )
-        )
+            self._cursor.execute(
+                sql.SQL("DELETE FROM {} AS old USING {} AS gone WHERE {}").format(
+                    self._table, sql.Identifier("pg_temp", _DELETES), same_key
+                )
+            )
+        if _UPSERTS in self._gathered:
+            self._upsert(sql.Identifier("pg_temp", _UPSERTS))
+
+    def _upsert(self, gathered: sql.Composable) -> None:
+        json.check(self._connection, gathered, self._spec.json)
         values = [name for name in self._target.schema.names if name not in self._target.key]
         changes = sql.SQL(", ").join(
             sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in values
@@ -387,7 +401,7 @@ class PostgresLoad:
         names = sql.SQL(", ").join(map(sql.Identifier, self._target.schema.names))
         self._cursor.execute(
             sql.SQL("INSERT INTO {0} ({1}) SELECT {1} FROM {2} ON CONFLICT ({3}) {4}").format(
-                self._table, names, self._upserts, self._key, action
+                self._table, names, gathered, self._key, action
             )
         )
 

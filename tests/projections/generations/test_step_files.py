@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +16,15 @@ from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.projections.compute.bucket import BucketTask, Placement
+from tailrace.projections.generations import step_files
 from tailrace.projections.generations.difference import HASH, Mask
 from tailrace.projections.generations.generation import files_of
+from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.step_files import (
     NO_FILES,
     OVERLAYS_MOST,
     BucketFiles,
     DerivedFile,
-    KeySubset,
     StepFiles,
     next_files,
     read_keys,
@@ -83,7 +85,7 @@ class Bucket:
 def test_after_any_steps_the_bucket_is_what_the_steps_made_of_it(
     tmp_path: Path, scale: Scale, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.projections.generations.step_files._GROUP_ROWS", 50)
+    monkeypatch.setattr("tailrace.projections.generations.result_file._GROUP_ROWS", 50)
     random = Random(keys)
     bucket = Bucket(tmp_path)
     for _ in range(scale.pick(smoke=25, full=600)):
@@ -118,19 +120,40 @@ def test_a_small_change_of_a_large_bucket_leaves_the_run_alone(tmp_path: Path) -
 def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.projections.generations.step_files._GROUP_ROWS", 100)
+    monkeypatch.setattr("tailrace.projections.generations.result_file._GROUP_ROWS", 100)
     bucket = Bucket(tmp_path)
     bucket.step({key: f"row {key}" for key in range(5000)})
-    decoded = list[int]()
+    decoded, read = list[int](), step_files._read
+
+    def noted(*arguments: Any) -> pa.Table:
+        table = read(*arguments)
+        decoded.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(step_files, "_read", noted)
 
     def is_7_or_4000(rows: pa.Table) -> Mask:
-        decoded.append(rows.num_rows)
         return np.isin(rows["id"].to_numpy(), [7, 4000])
 
     for hashes in (np.sort([hash_texts(["7"]), hash_texts(["4000"])]), None):
         found = read_keys(bucket.storage, bucket.files, SCHEMA, KEY, KeySubset(is_7_or_4000, hashes))
         assert sorted(found["text"].to_pylist()) == ["row 4000", "row 7"]
-    assert decoded == [200, 0, 0, 5000, 0, 0]  # of the run; no overlay has upserts or deletes
+    assert decoded == [200, 5000]
+
+
+def test_of_merged_overlays_only_the_parts_with_the_keys_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written in order, too."""
+    monkeypatch.setattr("tailrace.projections.generations.result_file._GROUP_ROWS", 100)
+    bucket = Bucket(tmp_path)
+    bucket.step({key: f"row {key}" for key in range(5000)})
+    for number in range(OVERLAYS_MOST + 1):
+        bucket.step({key: f"row {key} of {number}" for key in range(40 * number, 40 * number + 40)})
+    (merged, *_) = bucket.files.overlays
+    assert merged.upserts > 300, "several row groups"
+    hashes = pa.ipc.open_file(bucket.storage.open(merged.path)).read_all()["_hash"].to_pylist()
+    assert hashes == sorted(hashes)
 
 
 def test_afresh_no_file_keeps_a_value_of_before(tmp_path: Path) -> None:
@@ -148,7 +171,7 @@ def test_a_step_names_files_of_its_own_generation_alone() -> None:
     """Files of forgotten steps are removed: a record that names others must not have the log's removed."""
     for path in (
         "log/shop/1/t1-0a.parquet",
-        "derived/totals/2/a.run.parquet",
+        "derived/totals/2/a.run.arrow",
         "derived/totals/1/../2/a.parquet",
     ):
         named = StepFiles((DerivedFile(0, path, 1, 1, "c"),), (), (), "h", 1)

@@ -57,7 +57,7 @@ def test_a_jump_of_the_clock_takes_no_files_from_a_driver_at_work_nor_its_build(
 ) -> None:
     ctx = deploy(TOTALS)
     ctx.store.storage.write(
-        "derived/totals/1/0000-9-dead0000-00000000.run.parquet", b"of a driver that was killed"
+        "derived/totals/1/0000-9-dead0000-00000000.run.arrow", b"of a driver that was killed"
     )
     written: list[set[str]] = []
 
@@ -73,7 +73,7 @@ def test_a_jump_of_the_clock_takes_no_files_from_a_driver_at_work_nor_its_build(
     rebuild(ctx, "totals")
 
     before, after = written
-    assert len(after) > 0 and before - after == {"derived/totals/1/0000-9-dead0000-00000000.run.parquet"}
+    assert len(after) > 0 and before - after == {"derived/totals/1/0000-9-dead0000-00000000.run.arrow"}
     assert verify(ctx, "totals").equal
     shop.work()
     before_its_commit(ctx, monkeypatch, lambda: gc(ctx, "totals"))

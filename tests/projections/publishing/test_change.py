@@ -49,7 +49,7 @@ class Results:
         for bucket in range(cut[0] * cut[1]):
             mine = table.filter(pa.array(places == bucket))
             if mine.num_rows:
-                path = f"derived/p/{generation}/{next(self.numbers)}.run.parquet"
+                path = f"derived/p/{generation}/{next(self.numbers)}.run.arrow"
                 placed.append((bucket, BucketFiles(write_run(self.storage, path, bucket, mine))))
         return ResultInput("p", generation, 1, schema, ("id",), *cut, tuple(placed), len(rows))
 
@@ -111,7 +111,7 @@ def test_of_several_steps_the_last_word_on_each_key_is_sent(states: list[Rows]) 
     deltas = []
     for at, (old, new) in enumerate(pairwise(states)):
         found = difference(table_of(old, SCHEMA), table_of(new, SCHEMA), ["id"])
-        deltas.append(write_delta(results.storage, f"derived/p/1/{at}.delta.parquet", 0, found, ["id"]))
+        deltas.append(write_delta(results.storage, f"derived/p/1/{at}.delta.arrow", 0, found, ["id"]))
     before, after = results.of(states[0], (1, 1)), results.of(states[-1], (1, 1))
     change = Change(results.storage, before, after, {0: deltas})
     found_keys = change.records(0)["key"].to_pylist()

@@ -64,7 +64,7 @@ def listed(ctx: ProjectionContext, name: str, ending: str = "") -> list[str]:
 
 
 def contents(ctx: ProjectionContext, name: str) -> set[bytes]:
-    return {bytes(ctx.store.storage.open(path)) for path in listed(ctx, name, ".run.parquet")}
+    return {bytes(ctx.store.storage.open(path)) for path in listed(ctx, name, ".run.arrow")}
 
 
 def finished_before(ctx: ProjectionContext, name: str) -> int:
@@ -166,7 +166,7 @@ def test_a_finished_bucket_that_is_not_what_was_written_is_computed_again(
     ctx = deploy(TOTALS)
     cut_off(ctx, monkeypatch)
     receipts = listed(ctx, "totals", RECEIPT)
-    chosen = receipts[0] if harm == "no receipt" else listed(ctx, "totals", ".run.parquet")[0]
+    chosen = receipts[0] if harm == "no receipt" else listed(ctx, "totals", ".run.arrow")[0]
     data = bytes(ctx.store.storage.open(chosen))
     ctx.store.storage.delete(chosen)
     if harm != "missing":

@@ -160,10 +160,10 @@ def test_of_somebody_forgotten_nothing_is_left_anywhere(
         left = project.run("forget", "--verify")
         assert left.code == 4 and "projection names_table" in left.out and "tailrace run" in left.out
 
-        project.ok("run", "--once")
-        for name in ("names_table", "names_cache", "names_index"):
-            project.ok("verify", name)
-            project.ok("projection", "gc", name)
+        names = "names_table", "names_cache", "names_index"
+        collected = (("projection", "gc", name) for name in names)
+        for each in project.together(("run", "--once"), ("verify", *names), *collected):
+            assert each.code == 0, each.err + each.out
         assert "nothing is left of 1 key" in project.ok("forget", "--verify").out
         assert project.ok("log", "verify").code == 0
         assert "of somebody forgotten" in project.ok("log", "redactions").out

@@ -1,0 +1,47 @@
+"""Some keys of a result: which groups of rows may have them, and which rows do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.projections.generations.difference import HASH, Mask, RowNumbers
+
+Hashes = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySubset:
+    """Some keys of a result. ``has``: the rows of a table (with ``_hash`` and the key columns) that have one of them.
+    ``hashes``: all hashes that they can have, sorted, where these are known."""
+
+    has: Callable[[pa.Table], Mask]
+    hashes: Hashes | None = None
+
+    def filter(self, table: pa.Table) -> pa.Table:
+        if self.hashes is not None:
+            table = table.take(pa.array(_places(table[HASH].combine_chunks().to_numpy(), self.hashes)))
+        return table.filter(pa.array(self.has(table)))
+
+    def groups(self, lowest: Hashes, highest: Hashes) -> list[int]:
+        """The groups of rows, given by their lowest and highest hashes, that may have one of the keys."""
+        if self.hashes is None:
+            return list(range(len(lowest)))
+        up_to = np.searchsorted(self.hashes, highest, side="right")
+        groups: list[int] = np.flatnonzero(np.searchsorted(self.hashes, lowest) < up_to).tolist()
+        return groups
+
+
+def _places(column: Hashes, hashes: Hashes) -> RowNumbers:
+    """The rows of a column that have one of the hashes, in order. Most columns are sorted, and few hashes are looked
+    for in them."""
+    if not (column[1:] >= column[:-1]).all():
+        return np.flatnonzero(np.isin(column, hashes))
+    first = np.searchsorted(column, hashes)
+    counts = np.searchsorted(column, hashes, side="right") - first
+    before = np.cumsum(counts) - counts
+    return np.repeat(first - before, counts) + np.arange(counts.sum())

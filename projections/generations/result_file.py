@@ -1,0 +1,66 @@
+"""The bytes of one file of a result: an Arrow file whose rows are found by the hashes of their keys.
+
+A step looks up few rows in a large file, and many files for a row or two. In an Arrow file (the IPC format of the Arrow
+specification) a group of rows is opened without reading what describes all others, which in Parquet takes as long as
+thousands of rows. Groups are record batches, compressed with LZ4. The lowest and highest hash of each is in the
+schema's metadata. Earlier releases wrote Parquet, and so does what keeps the rows of a sink for a comparison; that is
+read too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.projections.generations.difference import HASH
+from tailrace.projections.generations.key_subset import Hashes, KeySubset
+
+_GROUP_ROWS = 1024
+_BOUNDS = b"hashes"
+"""The lowest hashes of all groups, then the highest ones: 64-bit integers, little-endian."""
+_BOUND = np.dtype("<i8")
+_PARQUET = b"PAR1"
+
+
+def encode(table: pa.Table) -> pa.Buffer:
+    """The bytes of a file with these rows (``_hash`` among the columns). They depend on the rows alone."""
+    hashes = table[HASH].combine_chunks().to_numpy()
+    starts = np.arange(0, len(hashes), _GROUP_ROWS)
+    bounds = [np.minimum.reduceat(hashes, starts), np.maximum.reduceat(hashes, starts)] if len(starts) else []
+    packed = np.concatenate(bounds).astype(_BOUND).tobytes() if bounds else b""
+    schema = pa.schema([field.remove_metadata() for field in table.schema], {_BOUNDS: packed})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        for start in starts.tolist():
+            group = table.slice(start, _GROUP_ROWS).replace_schema_metadata(schema.metadata)
+            writer.write_batch(group.combine_chunks().to_batches()[0])
+    return sink.getvalue()
+
+
+def decode(data: pa.Buffer, some: KeySubset | None = None) -> pa.Table:
+    """The rows of a file; with ``some`` at least those of these keys."""
+    if bytes(data[: len(_PARQUET)]) == _PARQUET:
+        return _decode_parquet(data, some)
+    # A thread for each column of a small group takes longer to begin than to decompress it.
+    reader = pa.ipc.open_file(pa.BufferReader(data), options=pa.ipc.IpcReadOptions(use_threads=some is None))
+    if some is None:
+        return reader.read_all().replace_schema_metadata(None)
+    lowest, highest = np.frombuffer(reader.schema.metadata[_BOUNDS], _BOUND).reshape(2, -1)
+    batches = [reader.get_batch(at) for at in some.groups(lowest, highest)]
+    return pa.Table.from_batches(batches, reader.schema).replace_schema_metadata(None)
+
+
+def _decode_parquet(data: pa.Buffer, some: KeySubset | None) -> pa.Table:
+    # Without a buffer in front, which is for files that are far away: the data is here.
+    reader = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+    if some is None:
+        return reader.read(use_threads=False)
+    return reader.read_row_groups(some.groups(*_bounds(reader)), use_threads=False)
+
+
+def _bounds(reader: pq.ParquetFile) -> tuple[Hashes, Hashes]:
+    metadata = reader.metadata
+    place = reader.schema_arrow.get_field_index(HASH)
+    found = [metadata.row_group(at).column(place).statistics for at in range(metadata.num_row_groups)]
+    return np.array([each.min for each in found], np.int64), np.array([each.max for each in found], np.int64)
