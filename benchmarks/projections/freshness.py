@@ -1,10 +1,10 @@
 """From a commit to a sink: how old what readers of a projection see is, under a steady load.
 
 pgbench commits transactions of ten updates at a fixed rate on a schedule of its own; ``tailrace capture`` tails the
-server, ``tailrace run`` refreshes one projection or several over the whole table into Postgres, all with their default
-settings but for the engine, which is "auto". In each transaction one row says which commit it is of; a reader looks at those rows of every projection again
-and again, and takes the time when a commit shows. All clocks are the machine's. The first seconds are left out; no
-commit may be missing in the end.
+server, ``tailrace run`` refreshes one projection or several over the whole table into Postgres. All settings are the
+defaults, but for ``engine = "auto"``. In each transaction one row says which commit it is of; a reader looks at those
+rows of every projection again and again, and takes the time when a commit shows. All clocks are the machine's. The
+first seconds are left out; no commit may be missing in the end.
 """
 
 from __future__ import annotations
