@@ -3,8 +3,11 @@
 A step looks up few rows in a large file, and many files for a row or two. In an Arrow file (the IPC format of the Arrow
 specification) a group of rows is opened without reading what describes all others, which in Parquet takes as long as
 thousands of rows. Groups are record batches, compressed with LZ4. The lowest and highest hash of each is in the
-schema's metadata. Earlier releases wrote Parquet, and so does what keeps the rows of a sink for a comparison; that is
-read too.
+schema's metadata.
+
+Arrow keeps what lies under a NULL, for example a value that somebody wanted forgotten. So rows are copied before they
+are written, which leaves that behind; under the NULL of a struct it does not, and results with structs are written as
+Parquet. So did earlier releases write all, and so does what keeps the rows of a sink for a comparison.
 """
 
 from __future__ import annotations
@@ -25,17 +28,43 @@ _PARQUET = b"PAR1"
 
 def encode(table: pa.Table) -> pa.Buffer:
     """The bytes of a file with these rows (``_hash`` among the columns). They depend on the rows alone."""
+    sink = pa.BufferOutputStream()
+    if any(_has_structs(field.type) for field in table.schema):
+        _write_parquet(table.replace_schema_metadata(None), sink)
+        return sink.getvalue()
     hashes = table[HASH].combine_chunks().to_numpy()
     starts = np.arange(0, len(hashes), _GROUP_ROWS)
     bounds = [np.minimum.reduceat(hashes, starts), np.maximum.reduceat(hashes, starts)] if len(starts) else []
     packed = np.concatenate(bounds).astype(_BOUND).tobytes() if bounds else b""
     schema = pa.schema([field.remove_metadata() for field in table.schema], {_BOUNDS: packed})
-    sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         for start in starts.tolist():
-            group = table.slice(start, _GROUP_ROWS).replace_schema_metadata(schema.metadata)
-            writer.write_batch(group.combine_chunks().to_batches()[0])
+            writer.write_batch(_copied(table.slice(start, _GROUP_ROWS), schema))
     return sink.getvalue()
+
+
+def _copied(group: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    (batch,) = group.combine_chunks().to_batches()
+    return batch.take(pa.array(np.arange(batch.num_rows))).replace_schema_metadata(schema.metadata)
+
+
+def _has_structs(kind: pa.DataType) -> bool:
+    """Whether values have fields of their own; a map's entries do."""
+    if pa.types.is_struct(kind) or pa.types.is_map(kind):
+        return True
+    return any(_has_structs(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _write_parquet(table: pa.Table, sink: pa.NativeFile) -> None:
+    """In such small groups dictionaries cost more room and time than they save."""
+    pq.write_table(
+        table,
+        sink,
+        compression="lz4",
+        row_group_size=_GROUP_ROWS,
+        use_dictionary=False,
+        write_statistics=[HASH],
+    )
 
 
 def decode(data: pa.Buffer, some: KeySubset | None = None) -> pa.Table:
