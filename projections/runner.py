@@ -5,7 +5,8 @@ outcomes. When none is due, wait for the log to grow or for the next one to be d
 after the refresh under way. A bad projection or a sink out of reach never stops the others.
 
 Projections that are due together are brought to one position, so that they share what is read of it. One that has
-declared a freshness gets a position that is at most a quarter of it old.
+declared a freshness gets a position that is at most a quarter of it old; one that is refreshed by key, at most half a
+second.
 
 How a projection is scheduled (``Schedule``):
 
@@ -45,6 +46,9 @@ UNDECLARED_SECONDS = 30.0
 """The freshness that a projection without a declared one is measured by, where others are due too. Alone it is
 refreshed as soon as the log has grown."""
 
+BY_KEY_SECONDS = 0.5
+"""How old a position may be that projections share which are refreshed by key: what they save by it is little."""
+
 LONGEST_WAIT = 30.0
 """Seconds between tries of what keeps failing: long enough to be cheap, short enough to notice a repaired server."""
 
@@ -52,7 +56,8 @@ LONGEST_WAIT = 30.0
 @dataclass(slots=True)
 class _Entry:
     """One projection. It holds everything up to epoch ``through``; the first that it lacks came at ``behind_since``
-    (None: it lacks none). ``refreshed_at``: its last try; ``pause``: seconds to wait after one that failed."""
+    (None: it lacks none). ``refreshed_at``: its last try; ``pause``: seconds to wait after one that failed. ``by_key``:
+    its last refresh followed the keys of what changed."""
 
     freshness: float
     patience: float
@@ -61,6 +66,7 @@ class _Entry:
     behind_since: float | None = None
     refreshed_at: float = -math.inf
     pause: float = 0.0
+    by_key: bool = False
 
     def due_at(self) -> float:
         if self.pause:
@@ -132,18 +138,26 @@ class Schedule:
         """Seconds until one is due, as far as is known now."""
         return max(0.0, min((entry.due_at() for entry in self._entries.values()), default=math.inf) - now)
 
-    def note_refreshed(self, name: str, through: int, now: float) -> None:
-        """It holds everything up to epoch ``through``."""
+    def note_refreshed(self, name: str, through: int, now: float, by_key: bool | None = None) -> None:
+        """It holds everything up to epoch ``through``. ``by_key``: how it was refreshed; None: there was nothing to
+        do."""
         entry = self._entries[name]
+        entry.by_key = entry.by_key if by_key is None else by_key
         entry.through, entry.behind_since, entry.refreshed_at, entry.pause = through, None, now, 0.0
 
     def has(self, name: str, epoch: int) -> bool:
         """Whether it holds everything up to an epoch."""
         return self._entries[name].through >= epoch
 
+    def follows(self, name: str) -> bool:
+        """Whether it takes little time to bring to another position than the others: it is refreshed by key. One that
+        reads the results of others goes where they are."""
+        return self._entries[name].by_key or bool(self._reads.get(name))
+
     def allowed_age(self, name: str) -> float:
         """Seconds that the position which it is brought to may be old."""
-        return self._entries[name].freshness / 4
+        entry = self._entries[name]
+        return min(entry.freshness / 4, BY_KEY_SECONDS) if entry.by_key else entry.freshness / 4
 
     def note_failed(self, name: str, now: float) -> None:
         """It could not be refreshed. It is tried again after its own, ever longer pause, so that it does not slow the
@@ -206,7 +220,9 @@ def run(
                 if any(outcome.status in _UNFINISHED for outcome in outcomes):
                     schedule.note_failed(name, clock())
                 else:
-                    schedule.note_refreshed(name, cut.epoch, clock())
+                    kinds = {outcome.kind for outcome in outcomes if outcome.kind is not None}
+                    by_key = kinds == {"incremental"} if kinds else None
+                    schedule.note_refreshed(name, cut.epoch, clock(), by_key)
                 continue
             for outcome in undefined_outcomes(ctx) if not names else ():
                 news.note(outcome)
@@ -215,28 +231,38 @@ def run(
                 next(epochs, None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    cut: Cut
+    at: float
+
+
 class SharedCut:
-    """The position that projections which are due together are brought to."""
+    """The position that projections which are due together are brought to. Those that read all rows of their inputs
+    share one for longer than those that are refreshed by key."""
 
     def __init__(self, store: Store, schedule: Schedule, clock: Callable[[], float]) -> None:
         self._store, self._schedule, self._clock = store, schedule, clock
-        self._cut: Cut | None = None
-        self._taken = 0.0
-        self._given: set[str] = set()
+        self._latest: _Taken | None = None
+        self._of_whole: _Taken | None = None
+        self._given: dict[str, int] = {}
 
     def of(self, name: str) -> Cut:
         """The last one; a new one for a projection that is there already, could not get there, or asks for a later
         one."""
-        now = self._clock()
+        now, follows = self._clock(), self._schedule.follows(name)
+        shared = self._latest if follows else self._of_whole
         if (
-            self._cut is None
-            or name in self._given
-            or self._schedule.has(name, self._cut.epoch)
-            or now - self._taken > self._schedule.allowed_age(name)
+            shared is None
+            or self._given.get(name) == shared.cut.epoch
+            or self._schedule.has(name, shared.cut.epoch)
+            or now - shared.at > self._schedule.allowed_age(name)
         ):
-            self._cut, self._taken, self._given = self._store.cut(), now, set()
-        self._given.add(name)
-        return self._cut
+            shared = self._latest = _Taken(self._store.cut(), now)
+            if not follows:
+                self._of_whole = shared
+        self._given[name] = shared.cut.epoch
+        return shared.cut
 
 
 def _age(store: Store, epoch: int) -> float:

@@ -314,6 +314,23 @@ def test_what_is_due_together_is_brought_to_one_position_and_what_asks_for_a_lat
     assert shared.of("totals").epoch > newest.epoch, "it was refused there"
 
 
+def test_what_is_refreshed_by_key_gets_newer_positions_and_leaves_the_others_theirs(shop: ShopLog) -> None:
+    names = ("whole", "other", "quick", "next", "board")
+    schedule = Schedule(dict.fromkeys(names), 1.0, {"board": ["quick"]})
+    now = 0.0
+    shared = SharedCut(shop.store, schedule, lambda: now)
+    first = shared.of("whole")
+    for name in ("quick", "next"):
+        schedule.note_refreshed(name, first.epoch - 1, now, by_key=True)
+    shop.work()
+    now = 1.0
+    later = shared.of("quick")
+    assert later.epoch > first.epoch == shared.of("other").epoch
+    now = 1.4
+    assert shared.of("next") == later
+    assert shared.of("board").epoch == later.epoch, "never before what it reads"
+
+
 @pytest.mark.slow
 def test_a_runner_with_nothing_to_do_asks_for_steps_that_are_not_on_record_once(
     shop: ShopLog, deploy: Deploy
