@@ -48,4 +48,4 @@ def test_a_projection_goes_on_from_an_object_store_after_a_move(
         (outcome,) = refresh(after)
         assert (outcome.status, outcome.generation, outcome.changed) == ("done", 1, True)
         assert verify(after, "totals").equal
-        assert any(path.endswith(".run.parquet") for path in store.storage.list("derived"))
+        assert any(path.endswith(".run.arrow") for path in store.storage.list("derived"))

@@ -263,7 +263,7 @@ def test_an_executor_that_is_killed_as_it_computes_and_as_it_writes_costs_time_a
     before, storage = executors(), shop.store.storage
 
     def written() -> set[str]:
-        return {path for path in storage.list(folder_of("totals", 1)) if path.endswith(".run.parquet")}
+        return {path for path in storage.list(folder_of("totals", 1)) if path.endswith(".run.arrow")}
 
     with (tmp_path / "said").open("w") as said:
         driver = subprocess.Popen(
