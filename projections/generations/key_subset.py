@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.projections.generations.difference import HASH, Mask, RowNumbers
-
-Hashes = np.ndarray[Any, np.dtype[np.int64]]
+from tailrace.projections.generations.key_set import Hashes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ schema's metadata.
 
 Arrow keeps what lies under a NULL, for example a value that somebody wanted forgotten. So rows are copied before they
 are written, which leaves that behind; under the NULL of a struct it does not, and results with structs are written as
-Parquet. So did earlier releases write all, and so does what keeps the rows of a sink for a comparison.
+Parquet. So are rows that are too large for an array of texts. So did earlier releases write all, and so does what keeps
+the rows of a sink for a comparison.
 """
 
 from __future__ import annotations
@@ -16,24 +17,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailrace.projections.generations.difference import HASH
-from tailrace.projections.generations.key_subset import Hashes, KeySubset
+from tailrace.projections.generations.difference import HASH, RowNumbers
+from tailrace.projections.generations.key_set import Hashes
+from tailrace.projections.generations.key_subset import KeySubset
 
 _GROUP_ROWS = 1024
 _BOUNDS = b"hashes"
 """The lowest hashes of all groups, then the highest ones: 64-bit integers, little-endian."""
 _BOUND = np.dtype("<i8")
 _PARQUET = b"PAR1"
+_GROUP_BYTES_MOST = 1 << 30
+"""An array of texts has two gigabytes at most."""
 
 
 def encode(table: pa.Table) -> pa.Buffer:
     """The bytes of a file with these rows (``_hash`` among the columns). They depend on the rows alone."""
     sink = pa.BufferOutputStream()
-    if any(_has_structs(field.type) for field in table.schema):
+    starts = np.arange(0, table.num_rows, _GROUP_ROWS)
+    if any(_has_structs(field.type) for field in table.schema) or _has_large_groups(table, starts):
         _write_parquet(table.replace_schema_metadata(None), sink)
         return sink.getvalue()
     hashes = table[HASH].combine_chunks().to_numpy()
-    starts = np.arange(0, len(hashes), _GROUP_ROWS)
     bounds = [np.minimum.reduceat(hashes, starts), np.maximum.reduceat(hashes, starts)] if len(starts) else []
     packed = np.concatenate(bounds).astype(_BOUND).tobytes() if bounds else b""
     schema = pa.schema([field.remove_metadata() for field in table.schema], {_BOUNDS: packed})
@@ -53,6 +57,12 @@ def _has_structs(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind) or pa.types.is_map(kind):
         return True
     return any(_has_structs(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _has_large_groups(table: pa.Table, starts: RowNumbers) -> bool:
+    return table.nbytes > _GROUP_BYTES_MOST and any(
+        table.slice(start, _GROUP_ROWS).nbytes > _GROUP_BYTES_MOST for start in starts.tolist()
+    )
 
 
 def _write_parquet(table: pa.Table, sink: pa.NativeFile) -> None:

@@ -65,7 +65,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
 
 def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
-    with ctx.store.look.taken(), kept_connections():
+    with ctx.store.look.taken():
         return _refresh_under_lease(ctx, name, cut)
 
 

@@ -302,7 +302,7 @@ class PostgresSink:
 
 class PostgresLoad:
     """One step in an open transaction. The first step goes straight into the table, a transaction for each bucket, and
-    the key is built afterwards. Later steps are gathered in temporary tables and applied by three statements.
+    the key is built afterwards. Later steps are gathered in temporary tables and applied by up to three statements.
     ``begun``: the complete buckets of a first step."""
 
     def __init__(
@@ -324,14 +324,14 @@ class PostgresLoad:
         self._gathered: set[str] = set()
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
-        rows, gone = rows_for(self._target, upserts), keys_for(self._target, deletes)
+        rows = rows_for(self._target, upserts)
         with json.name_column(self._connection, rows, self._spec.json):
             if self._begun is not None:
                 copy_in(self._cursor, self._table, rows)
             else:
                 self._gather(_UPSERTS, sql.SQL("*"), rows)
         if self._begun is None:
-            self._gather(_DELETES, self._key, gone)
+            self._gather(_DELETES, self._key, keys_for(self._target, deletes))
 
     def _gather(self, name: str, columns: sql.Composable, rows: pa.Table) -> None:
         """Into a temporary table, which is made for the first rows: it costs as much as many of them."""

@@ -76,6 +76,15 @@ def test_bytes_depend_on_the_rows_alone(rows: list[tuple[Any, ...]]) -> None:
     assert encode(in_pieces.replace_schema_metadata({"from": "elsewhere"})) == encode(table)
 
 
+def test_groups_too_large_for_an_array_are_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_file, "_GROUP_BYTES_MOST", 200)
+    small, large = pa.array(["a"] * 9), pa.array(["a"] * 8 + ["b" * 300])
+    for column, first in ((small, b"ARROW1"), (large, b"PAR1")):
+        table = pa.table({HASH: range(9), "column": column})
+        data = encode(table)
+        assert bytes(data).startswith(first) and decode(data).equals(table)
+
+
 SECRET, NUMBER = "Augusta Ada", 0x41646141646141
 
 

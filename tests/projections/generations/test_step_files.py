@@ -117,12 +117,18 @@ def test_a_small_change_of_a_large_bucket_leaves_the_run_alone(tmp_path: Path) -
     assert 0 < merges <= 6, "overlays become one now and then, not at every step"
 
 
-def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def of_many_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     monkeypatch.setattr("tailrace.projections.generations.result_file._GROUP_ROWS", 100)
     bucket = Bucket(tmp_path)
     bucket.step({key: f"row {key}" for key in range(5000)})
+    return bucket
+
+
+def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
+    of_many_groups: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = of_many_groups
     decoded, read = list[int](), step_files._read
 
     def noted(*arguments: Any) -> pa.Table:
@@ -141,13 +147,8 @@ def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
     assert decoded == [200, 5000]
 
 
-def test_of_merged_overlays_only_the_parts_with_the_keys_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are written in order, too."""
-    monkeypatch.setattr("tailrace.projections.generations.result_file._GROUP_ROWS", 100)
-    bucket = Bucket(tmp_path)
-    bucket.step({key: f"row {key}" for key in range(5000)})
+def test_merged_overlays_are_in_order_so_that_their_parts_are_found_too(of_many_groups: Bucket) -> None:
+    bucket = of_many_groups
     for number in range(OVERLAYS_MOST + 1):
         bucket.step({key: f"row {key} of {number}" for key in range(40 * number, 40 * number + 40)})
     (merged, *_) = bucket.files.overlays

@@ -187,7 +187,7 @@ def test_a_random_pattern_finds_what_it_finds_in_postgres(
     captured: Site, spark: SparkSession, scale: Scale, seed: int
 ) -> None:
     rng = random.Random(seed)
-    drawn = [(pattern(rng), text(rng)) for _ in range(scale.pick(smoke=600, full=50_000))]
+    drawn = [(pattern(rng), text(rng)) for _ in range(scale.pick(smoke=1000, full=50_000))]
     accepted = [(each, given, known) for each, given in drawn if (known := _read(each))]
     assert len(accepted) > 0.9 * len(drawn)
     tried = [(at, each, given) for at, (each, given, _) in enumerate(accepted)]

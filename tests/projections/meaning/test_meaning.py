@@ -6,7 +6,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,9 +40,7 @@ def test_a_query_means_what_it_means_in_postgres_or_is_refused(
 ) -> None:
     chosen = list(cases(all_forms=scale.pick(smoke=False, full=True)))
     expected = answers_of_postgres(captured.dsn, chosen)
-    # What is computed once takes longer to compile than to compute.
-    way: AbstractContextManager[None] = scale.pick(smoke=interpreted(spark), full=nullcontext())
-    with captured.open() as store, way:
+    with captured.open() as store:
         found = Projected(spark, store, tmp_path).answers(chosen)
     outcomes = {case.name: outcome(expected[case.name], found[case.name]) for case in chosen}
     print(Counter(outcomes.values()))
