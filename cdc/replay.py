@@ -106,11 +106,11 @@ class _Replay:
 
     def _begin(self, record: Record) -> None:
         document = record.document
-        schemas: dict[int, tuple[TopicId, TopicSchema]] = {}
+        latest: dict[TopicId, TopicSchema] = {}
         newer: list[tuple[TopicId, TopicSchema]] = []
         for name, text in document["topics"]:
             topic, schema = TopicId.parse(name), TopicSchema.from_json(text)
-            schemas[schema.relid] = topic, schema
+            latest[topic] = schema
             register_topic(self._store, topic, schema, reason=REASON)
             if all(known.version != schema.version for known in self._store.schemas(topic)):
                 newer.append((topic, schema))
@@ -128,7 +128,7 @@ class _Replay:
         self._reported.clear()
         self._files.clear()
         policies = self._policies.remembering(_history(document.get("protected")))
-        self._decoder = BlockDecoder(state.name, schemas, self._describe, policies)
+        self._decoder = BlockDecoder(state.name, latest, self._describe, policies)
         self._assembler = Assembler(
             _LIMITS.epoch_bytes, _LIMITS.epoch_changes, skip_through=self._writer.state.commit_lsn
         )

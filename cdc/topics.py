@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE
+from tailrace.cdc.columnar.relations import EVENTS_TABLE, by_table
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.tables import Table
 from tailrace.eventstore.errors import TransientError
@@ -29,9 +29,9 @@ class Topics:
     tables: Mapping[TopicId, TopicInfo]
     others: tuple[TopicId, ...]
     latest: Mapping[TopicId, TopicSchema]
+    """In the order in which the log got them."""
     schemas: Mapping[int, tuple[TopicId, TopicSchema]]
-    """By table oid, also of incomplete topics. Two topics have had one table when it was renamed to the name of the
-    other: it is the table of the one whose version the log got later."""
+    """By table oid, also of incomplete topics (``by_table``)."""
     quarantined: Mapping[TopicId, QuarantinedTopic] = field(default_factory=dict)
 
     @classmethod
@@ -43,13 +43,12 @@ class Topics:
             for topic, schema in latest_schemas(store.catalog, source).items()
             if topic in tables
         }
-        schemas = {schema.relid: (topic, schema) for topic, schema in latest.items()}
         others = tuple(info.id for info in infos if info.kind is not TopicKind.TABLE)
         return cls(
             tables,
             others,
             latest,
-            schemas,
+            by_table(latest),
             {each.topic: each for each in quarantined_topics(store.catalog, source)},
         )
 

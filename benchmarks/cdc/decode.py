@@ -79,7 +79,7 @@ def gather(sent: Sequence[bytes]) -> list[FrameBlock]:
 
 def decode(blocks: Sequence[FrameBlock]) -> int:
     """Returns the number of rows."""
-    decoder = BlockDecoder("shop", {RELID: (TOPIC, SCHEMA)}, lambda relation: None, Policies())
+    decoder = BlockDecoder("shop", {TOPIC: SCHEMA}, lambda relation: None, Policies())
     return sum(part.rows.num_rows for block in blocks for part in decoder.decode(block).rows)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.cdc.decode import RELID, SCHEMA, TOPIC, frames, gather
+from benchmarks.cdc.decode import SCHEMA, TOPIC, frames, gather
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.cdc.columnar.decode import BlockDecoder
@@ -40,7 +40,7 @@ Way = Callable[[Path], AbstractContextManager[Keep]]
 
 
 def epochs(changes: int) -> list[pa.Table]:
-    decoder = BlockDecoder("shop", {RELID: (TOPIC, SCHEMA)}, lambda relation: None, Policies())
+    decoder = BlockDecoder("shop", {TOPIC: SCHEMA}, lambda relation: None, Policies())
     return [part.rows for block in gather(list(frames(changes))) for part in decoder.decode(block).rows]
 
 

@@ -193,15 +193,12 @@ class _Adopting:
     def _read(self, writer: SourceWriter, below: int) -> _Window:
         window = _Window()
         carried = {topic: table for topic, table in self._seen.carried.items() if topic not in self._again}
-        schemas = {
-            table.relid: (
-                topic,
-                next_version(self._seen.topics.latest[topic], table.topic_schema(1), self._lsn),
-            )
+        latest = {
+            topic: next_version(self._seen.topics.latest[topic], table.topic_schema(1), self._lsn)
             for topic, table in carried.items()
         }
         window.schemas += [
-            (topic, schema) for topic, schema in schemas.values() if schema != self._seen.topics.latest[topic]
+            (topic, schema) for topic, schema in latest.items() if schema != self._seen.topics.latest[topic]
         ]
         if below <= self._lsn:
             return window
@@ -211,10 +208,10 @@ class _Adopting:
             return tables.get(relation.relid)
 
         decoder = BlockDecoder(
-            self._seen.request.source, schemas, describe, Policies(), known=self._seen.topics.others
+            self._seen.request.source, latest, describe, Policies(), known=self._seen.topics.others
         )
         own = OwnMessages(secrets_reader(self._slot.address), lambda content: False)
-        reading = Reading(decoder, own, {relid: topic for relid, (topic, _) in schemas.items()})
+        reading = Reading(decoder, own, {schema.relid: topic for topic, schema in latest.items()})
         for part in reading.parts(self._slot.messages(below), below):
             self._take(window, part)
             if sum(each.rows.nbytes for each in window.rows) > _ROWS_BYTES:

@@ -91,7 +91,7 @@ def _rows(store: Store, state: SourceState, slot: Slot, position: int) -> list[T
         known = schemas.get(relation.relid)
         return known[1] if known else None
 
-    decoder = BlockDecoder(state.name, schemas, describe, Policies(), known=topics.others)
+    decoder = BlockDecoder(state.name, topics.latest, describe, Policies(), known=topics.others)
     own = OwnMessages(secrets_reader(slot.address), lambda content: False)
     reading = Reading(decoder, own, {relid: topic for relid, (topic, _) in schemas.items()})
     rows: list[TopicRows] = []

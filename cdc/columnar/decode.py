@@ -140,15 +140,15 @@ class BlockDecoder:
     """Decodes the blocks of one connection, in order; thrown away with it, and after any error. Messages of our own are
     believed here: ``tailrace.cdc.stream.own_messages`` has taken out those that anybody else wrote.
 
-    ``schemas``: current topic version of each table oid. ``describe``: reads the catalog for a relation that is new or
-    different; None = not captured. ``known``: topics of events and messages that the log has already. ``quarantined``:
-    topics that are not decoded. ``ordinary``: oids of tables that are not partitioned.
+    ``latest``: the topics' latest versions, in the order in which the log got them. ``describe``: reads the catalog for
+    a relation that is new or different; None = not captured. ``known``: topics of events and messages that the log has
+    already. ``quarantined``: topics that are not decoded. ``ordinary``: oids of tables that are not partitioned.
     """
 
     def __init__(
         self,
         source: str,
-        schemas: Mapping[int, tuple[TopicId, TopicSchema]],
+        latest: Mapping[TopicId, TopicSchema],
         describe: Describe,
         policies: Policies,
         *,
@@ -160,7 +160,7 @@ class BlockDecoder:
         self._policies = policies
         self._quarantined = set(quarantined)
         self._announced: dict[int, bytes] = {}  # Relation messages as they came
-        self._relations = Relations(source, schemas, describe, policies, self._quarantined, ordinary)
+        self._relations = Relations(source, latest, describe, policies, self._quarantined, ordinary)
         self._known = set(known)
         self._routes = RouteTable()
         self._scan = Scan()

@@ -77,14 +77,15 @@ Describe = Callable[[Relation], TopicSchema | None]
 
 
 class Relations:
-    """The relations of one connection. ``schemas`` are the log's current ones by table oid; ``describe`` reads the
-    catalog and returns None for a table that is not to be captured, UNCAPTURED for a partition of one that is.
-    ``ordinary``: oids of tables that are not partitioned."""
+    """The relations of one connection. ``latest``: the topics' latest versions in the order in which the log got them;
+    of two that had the same table it is that of the later one. ``describe`` reads the catalog and returns None for a
+    table that is not to be captured, UNCAPTURED for a partition of one that is. ``ordinary``: oids of tables that are
+    not partitioned."""
 
     def __init__(
         self,
         source: str,
-        schemas: Mapping[int, tuple[TopicId, TopicSchema]],
+        latest: Mapping[TopicId, TopicSchema],
         describe: Describe,
         policies: Policies,
         quarantined: Container[TopicId] = (),
@@ -94,7 +95,10 @@ class Relations:
         self._ordinary = ordinary
         self._quarantined = quarantined  # topics of which nothing is to be known from now on
         self._policies = policies
-        self._known = dict(schemas)
+        self._known = by_table(latest)
+        self._tableless = {
+            topic: schema for topic, schema in latest.items() if self._known[schema.relid][0] != topic
+        }
         self._describe = describe
         self._announced: dict[int, Relation] = {}
         self._described: dict[int, TopicSchema] = {}  # what the event trigger said last
@@ -107,9 +111,8 @@ class Relations:
 
     def copy(self) -> Relations:
         """A copy that goes on independently from here."""
-        other = Relations(
-            self._source, self._known, self._describe, self._policies, self._quarantined, self._ordinary
-        )
+        other = Relations(self._source, {}, self._describe, self._policies, self._quarantined, self._ordinary)
+        other._known, other._tableless = dict(self._known), dict(self._tableless)
         other._last_announced, other._partitions = self._last_announced, list(self._partitions)
         other._announced, other._described = dict(self._announced), dict(self._described)
         other._labels, other._checked = dict(self._labels), set(self._checked)
@@ -126,7 +129,8 @@ class Relations:
         return topic if any(topic == known for known, _ in self._known.values()) else None
 
     def schema(self, topic: TopicId) -> TopicSchema:
-        return next(schema for known, schema in self._known.values() if known == topic)
+        """The latest version of a topic of the log. Raises KeyError for another."""
+        return {**self._tableless, **dict(self._known.values())}[topic]
 
     def concerns(self, message: ddl_message.DdlMessage, topic: TopicId) -> bool:
         """Whether a message of the event trigger concerns a topic."""
@@ -370,12 +374,19 @@ class Relations:
         return frozenset({ChangeKind.MOVED} if label != before else ())
 
     def _previous_owner(self, topic: TopicId) -> TopicSchema | None:
-        """The schema of the table that had this topic before; that table gets a topic of its own name from now on."""
+        """The schema of the table that had this topic before; that table gets a topic of its own name from now on, if
+        it has not got one already."""
         for relid, (other, schema) in self._known.items():
             if other == topic:
                 del self._known[relid]
                 return schema
-        return None
+        return self._tableless.pop(topic, None)
+
+
+def by_table(latest: Mapping[TopicId, TopicSchema]) -> dict[int, tuple[TopicId, TopicSchema]]:
+    """The topics' latest versions by table oid. ``latest`` is in the order in which the log got them: two topics have
+    had one table when it was renamed to the name of the other, and it is the table of the later one."""
+    return {schema.relid: (topic, schema) for topic, schema in latest.items()}
 
 
 def _without_doubt(column: Column) -> Column:

@@ -65,13 +65,13 @@ class Recorder:
         the decoder's ``Relations``."""
         self._quarantined, self._columns = topics.quarantined, {}
         self._relations = Relations(
-            state.name, topics.schemas, describe, policies, self._quarantined, ordinary
+            state.name, topics.latest, describe, policies, self._quarantined, ordinary
         )
         document = {
             "commit_lsn": state.commit_lsn,
             "end_lsn": state.end_lsn,
             "through_lsn": state.through_lsn,
-            "topics": [[topic.text, schema.to_json()] for topic, schema in topics.schemas.values()],
+            "topics": [[topic.text, schema.to_json()] for topic, schema in topics.latest.items()],
             "protected": policies.history.to_json(),
         }
         self._add(SESSION, document)

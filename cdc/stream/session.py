@@ -154,7 +154,7 @@ class Session:
         def decoder(policies: Policies, quarantined: Collection[TopicId]) -> BlockDecoder:
             return BlockDecoder(
                 self._name,
-                topics.schemas,
+                topics.latest,
                 describe,
                 policies,
                 known=topics.others,

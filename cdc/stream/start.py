@@ -170,22 +170,34 @@ class SessionStart:
             self._append(new_schemas=learned)
 
     def _with_current_versions(self) -> Topics:
+        """A topic whose table becomes another's is suspended, and may take one itself."""
         topics = self._read_topics()
         if not topics.incomplete:
             return topics
         with connect(self.task.address, "tailrace capture") as connection:
             tables = apply_publication(read_tables(connection, self.task.address), self.publication)
-        relids = loadable_tables(topics, self.publication, tables)
-        newer: list[tuple[TopicId, TopicSchema]] = []
+        while newer := self._newer_versions(topics, tables):
+            former = {
+                topics.schemas[schema.relid][0] for schema in newer.values() if schema.relid in topics.schemas
+            }
+            bereft = [topic for topic in former - newer.keys() if topics.follows(topic)]
+            self._append(
+                new_schemas=list(newer.items()),
+                suspends=[(topic, "read again: its table is another topic's now") for topic in bereft],
+            )
+            topics = self._read_topics()
+        return topics
+
+    def _newer_versions(self, topics: Topics, tables: Sequence[Table]) -> dict[TopicId, TopicSchema]:
+        """Of the topics to be loaded, as far as their tables are not what the log knows."""
+        loadable = loadable_tables(topics, self.publication, tables)
+        found = {}
         for table in tables:
-            topic = relids.get(table.relid)
+            topic = loadable.get(table.relid)
             schema = changed_schema(table, topics.schema(topic), self.task.policies) if topic else None
             if topic is not None and schema is not None:
-                newer.append((topic, schema))
-        if not newer:
-            return topics
-        self._append(new_schemas=newer)
-        return self._read_topics()
+                found[topic] = schema
+        return found
 
     def _append(
         self,

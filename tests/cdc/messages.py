@@ -255,8 +255,8 @@ class Stream:
 def decoder(*tables: Table, described: Sequence[Table] = ()) -> BlockDecoder:
     """A decoder that knows ``tables``; its catalog has ``described`` (by oid) and nothing else."""
     catalog = {table.relid: table.topic_schema for table in described}
-    schemas = {table.relid: (table.topic, table.topic_schema) for table in tables}
-    return BlockDecoder(SOURCE, schemas, lambda relation: catalog.get(relation.relid), Policies())
+    latest = {table.topic: table.topic_schema for table in tables}
+    return BlockDecoder(SOURCE, latest, lambda relation: catalog.get(relation.relid), Policies())
 
 
 N, U = pg.NULL, pg.UNCHANGED

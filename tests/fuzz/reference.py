@@ -34,8 +34,8 @@ class Reference:
     """Takes messages of one block; ``rows`` are (topic, row) in the order of the stream."""
 
     def __init__(self) -> None:
-        schemas = {table.relid: (table.topic, table.topic_schema) for table in TABLES}
-        self._relations = Relations(SOURCE, schemas, lambda relation: None, Policies())
+        latest = {table.topic: table.topic_schema for table in TABLES}
+        self._relations = Relations(SOURCE, latest, lambda relation: None, Policies())
         self.rows: list[tuple[str, Row]] = []
         self.ignored = 0
         self._open = False

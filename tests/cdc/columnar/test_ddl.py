@@ -39,9 +39,7 @@ def no_catalog(*tables: Table) -> BlockDecoder:
     def never(relation: pg.Relation) -> None:
         raise AssertionError("the catalog was asked")
 
-    return BlockDecoder(
-        SOURCE, {table.relid: (table.topic, table.topic_schema) for table in tables}, never, Policies()
-    )
+    return BlockDecoder(SOURCE, {table.topic: table.topic_schema for table in tables}, never, Policies())
 
 
 EXCHANGED = replace(T, columns=[T.columns[0], ("b", TEXT, -1, False), ("a", TEXT, -1, False)])
@@ -258,9 +256,7 @@ def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:
     stream = Stream()
     stream.transaction(trigger_message(renamed), renamed.relation, pg.Insert(500, (b"1", b"x", b"y")))
     schema = policies.schema(("public", "t"), T.topic_schema)
-    decoded = BlockDecoder(SOURCE, {500: (T.topic, schema)}, lambda relation: None, policies).decode(
-        stream.block()
-    )
+    decoded = BlockDecoder(SOURCE, {T.topic: schema}, lambda relation: None, policies).decode(stream.block())
     ((_, now),) = decoded.new_schemas
     assert [column.name for column in now.columns] == ["id", "b"]
     assert decoded.rows[0].rows["after"].to_pylist() == [{"id": 1, "b": "y"}]
@@ -270,8 +266,8 @@ def test_a_table_that_cannot_be_what_the_trigger_said_is_quarantined_alone() -> 
     """Its new key is a column that is left out; without the trigger the next row would show the same."""
     policies = Policies.of(PostgresSourceSettings(dsn=SecretStr("dbname=x"), columns={"public.t.a": "drop"}))
     known = {
-        T.relid: (T.topic, policies.schema(("public", "t"), T.topic_schema)),
-        OTHER.relid: (OTHER.topic, OTHER.topic_schema),
+        T.topic: policies.schema(("public", "t"), T.topic_schema),
+        OTHER.topic: OTHER.topic_schema,
     }
     decoding = BlockDecoder(SOURCE, known, lambda relation: None, policies)
     rekeyed = replace(T, columns=[("id", INT8, -1, False), ("a", TEXT, -1, True), ("b", TEXT, -1, False)])
@@ -291,7 +287,7 @@ def test_a_column_named_like_one_of_a_state_puts_its_table_into_quarantine(tells
         *([trigger_message(clashing)] if tells else []), clashing.relation, pg.Insert(500, (b"1", b"x", b"y", b"z")),
         OTHER.relation, pg.Insert(501, (b"1",)),
     )  # fmt: skip
-    known = {table.relid: (table.topic, table.topic_schema) for table in (T, OTHER)}
+    known = {table.topic: table.topic_schema for table in (T, OTHER)}
     decoding = BlockDecoder(SOURCE, known, lambda relation: clashing.topic_schema, Policies())
     decoded = decoding.decode_or_quarantine(stream.block())
     (failure,) = decoded.undecodable

@@ -73,7 +73,7 @@ def test_protected_messages_decode_to_the_rows_that_policies_make_of_plain_ones(
             stream.frames = [protect(frame, columns, rules) for frame in stream.frames]
         decoder = BlockDecoder(
             SOURCE,
-            {500: (PEOPLE.topic, schema)},
+            {PEOPLE.topic: schema},
             lambda relation: None,
             rules.as_applied() if applied else rules,
         )
@@ -116,7 +116,7 @@ def columns_of_everybody(*messages: pg.PgOutput, ordinary: tuple[int, ...] = ())
     stream.transaction(*messages)
     decoding = BlockDecoder(
         SOURCE,
-        {600: (EVERYBODY.topic, EVERYBODY.topic_schema)},
+        {EVERYBODY.topic: EVERYBODY.topic_schema},
         lambda relation: EVERYBODY.topic_schema if relation.relid == 600 else None,
         policies({"phone": "drop"}),
         ordinary=ordinary,
@@ -154,7 +154,7 @@ def test_rows_are_kept_undecoded_only_where_places_tell_which_column_is_protecte
     described = replace(schema, columns=tuple(Column(number, f"c{number}", TEXT) for number in now))
     relations = Relations(
         SOURCE,
-        {500: (PEOPLE.topic, schema)},
+        {PEOPLE.topic: schema},
         lambda relation: described,
         rules.remembering(History.of([(PEOPLE.topic, schema)])),
     )

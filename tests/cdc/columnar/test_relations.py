@@ -342,3 +342,13 @@ def test_a_column_out_of_order_is_not_the_one_that_had_its_name() -> None:
     (change,) = decoded.changes
     assert [(column.id, column.name) for column in change.current.columns] == [(1, "id"), (3, "b"), (4, "a")]
     assert change.kinds == {ChangeKind.ADDED, ChangeKind.DROPPED} and change.guessed == {4}
+
+
+def test_a_table_that_takes_the_name_of_a_topic_without_one_continues_its_versions() -> None:
+    """The topic's own table became another topic's when both had exchanged their names."""
+    own, other, now = V1, replace(V1, relid=500, name="other", version=4), replace(ADDED, relid=501)
+    stream = Stream()
+    stream.transaction(now.relation, pg.Insert(501, (b"1", b"x", b"5")))
+    decoded = decoder(own, other, described=[now]).decode(stream.block())
+    assert versions(decoded) == [("shop.public.t", 2, 1)]
+    assert kinds(decoded) == [{ChangeKind.REPLACED, ChangeKind.ADDED}]

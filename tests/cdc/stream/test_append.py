@@ -92,7 +92,7 @@ def rig_of(
     writer = store.take_over(SOURCE)
     done = [table.topic for table in complete]
     writer.append(EpochBatch(SOURCE, 0x100, 0x101, 0x101, completes=done, quarantined=quarantined))
-    known = {table.relid: (table.topic, table.topic_schema) for table in (A, B)}
+    known = {table.topic: table.topic_schema for table in (A, B)}
     catalog = {table.relid: table.topic_schema for table in (A, B, EVENTS)}
     away = [each.topic for each in quarantined]
     progress = CaptureProgress(SOURCE)
