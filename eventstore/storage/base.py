@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,6 +64,11 @@ class Storage(ABC):
     @abstractmethod
     def open(self, path: str) -> pa.Buffer:
         """The bytes of a file; of a large one they are not in memory but mapped. Raises MissingFile."""
+
+    def identity(self, path: str) -> Hashable | None:
+        """Differs from that of before when the file of a name is another, or was written to. None where nobody knows
+        without reading it. Raises MissingFile."""
+        return None
 
     @abstractmethod
     def ranges(self, path: str) -> AbstractContextManager[pa.NativeFile]:

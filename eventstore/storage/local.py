@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -83,6 +83,17 @@ class LocalStorage(Storage):
     def open(self, path: str) -> pa.Buffer:
         with self.ranges(path) as mapped:
             return mapped.read_buffer()
+
+    def identity(self, path: str) -> Hashable:
+        target = self._target(path)
+        try:
+            status = target.stat()
+        except FileNotFoundError:
+            raise missing_error(str(target)) from None
+        except OSError as error:
+            raise _explain(error, target) from error
+        # The last one cannot be set: https://man7.org/linux/man-pages/man7/inode.7.html
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     @contextmanager
     def ranges(self, path: str) -> Iterator[pa.NativeFile]:

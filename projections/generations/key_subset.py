@@ -22,8 +22,22 @@ class KeySubset:
 
     def filter(self, table: pa.Table) -> pa.Table:
         if self.hashes is not None:
-            table = table.take(pa.array(_places(table[HASH].combine_chunks().to_numpy(), self.hashes)))
+            column = table[HASH].combine_chunks().to_numpy()
+            in_order = (column[1:] >= column[:-1]).all()
+            at = self.places(column) if in_order else np.flatnonzero(np.isin(column, self.hashes))
+            table = table.take(pa.array(at))
         return table.filter(pa.array(self.has(table)))
+
+    def places(self, column: Hashes) -> RowNumbers:
+        """The rows of a sorted column that have one of the hashes, which are known, in order."""
+        assert self.hashes is not None
+        first = np.searchsorted(column, self.hashes)
+        found = first < len(column)
+        found[found] = column[first[found]] == self.hashes[found]
+        first = first[found]
+        counts = np.searchsorted(column, self.hashes[found], side="right") - first
+        before = np.cumsum(counts) - counts
+        return np.repeat(first - before, counts) + np.arange(counts.sum())
 
     def groups(self, lowest: Hashes, highest: Hashes) -> list[int]:
         """The groups of rows, given by their lowest and highest hashes, that may have one of the keys."""
@@ -32,14 +46,3 @@ class KeySubset:
         up_to = np.searchsorted(self.hashes, highest, side="right")
         groups: list[int] = np.flatnonzero(np.searchsorted(self.hashes, lowest) < up_to).tolist()
         return groups
-
-
-def _places(column: Hashes, hashes: Hashes) -> RowNumbers:
-    """The rows of a column that have one of the hashes, in order. Most columns are sorted, and few hashes are looked
-    for in them."""
-    if not (column[1:] >= column[:-1]).all():
-        return np.flatnonzero(np.isin(column, hashes))
-    first = np.searchsorted(column, hashes)
-    counts = np.searchsorted(column, hashes, side="right") - first
-    before = np.cumsum(counts) - counts
-    return np.repeat(first - before, counts) + np.arange(counts.sum())

@@ -1,9 +1,11 @@
 """The bytes of one file of a result: an Arrow file whose rows are found by the hashes of their keys.
 
-A step looks up few rows in a large file, and many files for a row or two. In an Arrow file (the IPC format of the Arrow
-specification) a group of rows is opened without reading what describes all others, which in Parquet takes as long as
-thousands of rows. Groups are record batches, compressed with LZ4. The lowest and highest hash of each is in the
-schema's metadata.
+A step looks up few rows in a large file, and many files for a row or two. So a file of this machine is an Arrow file
+(the IPC format of the Arrow specification) of few record batches, each sorted by hash, and not compressed: it is mapped
+into memory, and nothing is read but the pages that a binary search and the rows themselves are on.
+
+Where whole files come over a network, or hashes are in no order, batches are groups of few rows, compressed with LZ4.
+The lowest and highest hash of each is in the schema's metadata.
 
 Arrow keeps what lies under a NULL, for example a value that somebody wanted forgotten. So rows are copied before they
 are written, which leaves that behind; under the NULL of a struct it does not, and results with structs are written as
@@ -21,30 +23,56 @@ from tailrace.projections.generations.difference import HASH, RowNumbers
 from tailrace.projections.generations.key_set import Hashes
 from tailrace.projections.generations.key_subset import KeySubset
 
+_PIECE_ROWS = 1 << 20
+_PIECE_BYTES = 256 << 20
+_FALLS_MOST = 16
+"""Hashes that are lower than those before. With more of them, rows are in no order."""
 _GROUP_ROWS = 1024
 _BOUNDS = b"hashes"
 """The lowest hashes of all groups, then the highest ones: 64-bit integers, little-endian."""
 _BOUND = np.dtype("<i8")
 _PARQUET = b"PAR1"
-_GROUP_BYTES_MOST = 1 << 30
+_BATCH_BYTES_MOST = 1 << 30
 """An array of texts has two gigabytes at most."""
 
 
-def encode(table: pa.Table) -> pa.Buffer:
-    """The bytes of a file with these rows (``_hash`` among the columns). They depend on the rows alone."""
+def encode(table: pa.Table, *, mapped: bool) -> pa.Buffer:
+    """The bytes of a file with these rows (``_hash`` among the columns). They depend on the rows alone. ``mapped``:
+    its readers map it into memory."""
     sink = pa.BufferOutputStream()
-    starts = np.arange(0, table.num_rows, _GROUP_ROWS)
-    if any(_has_structs(field.type) for field in table.schema) or _has_large_groups(table, starts):
-        _write_parquet(table.replace_schema_metadata(None), sink)
-        return sink.getvalue()
+    if any(_has_structs(field.type) for field in table.schema):
+        return _in_parquet(table, sink)
     hashes = table[HASH].combine_chunks().to_numpy()
-    bounds = [np.minimum.reduceat(hashes, starts), np.maximum.reduceat(hashes, starts)] if len(starts) else []
-    packed = np.concatenate(bounds).astype(_BOUND).tobytes() if bounds else b""
-    schema = pa.schema([field.remove_metadata() for field in table.schema], {_BOUNDS: packed})
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        for start in starts.tolist():
-            writer.write_batch(_copied(table.slice(start, _GROUP_ROWS), schema))
+    pieces = _ordered_pieces(table, hashes) if mapped else None
+    starts = np.arange(0, table.num_rows, _GROUP_ROWS) if pieces is None else pieces
+    if pieces is None and _has_large_batch(table, starts):
+        return _in_parquet(table, sink)
+    metadata = {_BOUNDS: _bounds_of(hashes, starts)} if pieces is None else None
+    schema = pa.schema([field.remove_metadata() for field in table.schema], metadata)
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if pieces is None else None)
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), table.num_rows], strict=False):
+            writer.write_batch(_copied(table.slice(start, end - start), schema))
     return sink.getvalue()
+
+
+def _ordered_pieces(table: pa.Table, hashes: Hashes) -> RowNumbers | None:
+    """Where pieces of ordered rows begin; None when the rows are in no order, or too different in size."""
+    falls = np.flatnonzero(hashes[1:] < hashes[:-1]) + 1
+    if len(falls) > _FALLS_MOST:
+        return None
+    rows = _PIECE_ROWS
+    while rows > 1 and rows * table.nbytes > _PIECE_BYTES * table.num_rows:
+        rows //= 2
+    starts = np.union1d(np.arange(0, len(hashes), rows), falls)
+    return None if _has_large_batch(table, starts) else starts
+
+
+def _bounds_of(hashes: Hashes, starts: RowNumbers) -> bytes:
+    if not len(starts):
+        return b""
+    bounds = np.minimum.reduceat(hashes, starts), np.maximum.reduceat(hashes, starts)
+    return np.concatenate(bounds).astype(_BOUND).tobytes()
 
 
 def _copied(group: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
@@ -59,22 +87,24 @@ def _has_structs(kind: pa.DataType) -> bool:
     return any(_has_structs(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def _has_large_groups(table: pa.Table, starts: RowNumbers) -> bool:
-    return table.nbytes > _GROUP_BYTES_MOST and any(
-        table.slice(start, _GROUP_ROWS).nbytes > _GROUP_BYTES_MOST for start in starts.tolist()
+def _has_large_batch(table: pa.Table, starts: RowNumbers) -> bool:
+    parts = zip(starts.tolist(), [*starts[1:].tolist(), table.num_rows], strict=False)
+    return table.nbytes > _BATCH_BYTES_MOST and any(
+        table.slice(start, end - start).nbytes > _BATCH_BYTES_MOST for start, end in parts
     )
 
 
-def _write_parquet(table: pa.Table, sink: pa.NativeFile) -> None:
+def _in_parquet(table: pa.Table, sink: pa.BufferOutputStream) -> pa.Buffer:
     """In such small groups dictionaries cost more room and time than they save."""
     pq.write_table(
-        table,
+        table.replace_schema_metadata(None),
         sink,
         compression="lz4",
         row_group_size=_GROUP_ROWS,
         use_dictionary=False,
         write_statistics=[HASH],
     )
+    return sink.getvalue()
 
 
 def decode(data: pa.Buffer, some: KeySubset | None = None) -> pa.Table:
@@ -83,10 +113,15 @@ def decode(data: pa.Buffer, some: KeySubset | None = None) -> pa.Table:
         return _decode_parquet(data, some)
     # A thread for each column of a small group takes longer to begin than to decompress it.
     reader = pa.ipc.open_file(pa.BufferReader(data), options=pa.ipc.IpcReadOptions(use_threads=some is None))
-    if some is None:
+    bounds = (reader.schema.metadata or {}).get(_BOUNDS)
+    if some is None or (bounds is None and some.hashes is None):
         return reader.read_all().replace_schema_metadata(None)
-    lowest, highest = np.frombuffer(reader.schema.metadata[_BOUNDS], _BOUND).reshape(2, -1)
-    batches = [reader.get_batch(at) for at in some.groups(lowest, highest)]
+    if bounds is None:
+        pieces = map(reader.get_batch, range(reader.num_record_batches))
+        placed = [(piece, some.places(piece[HASH].to_numpy())) for piece in pieces]
+        batches = [piece.take(pa.array(places)) for piece, places in placed if len(places)]
+    else:
+        batches = [reader.get_batch(at) for at in some.groups(*np.frombuffer(bounds, _BOUND).reshape(2, -1))]
     return pa.Table.from_batches(batches, reader.schema).replace_schema_metadata(None)
 
 

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
+from tailrace.projections.generations.checked_files import CheckedFiles
 from tailrace.projections.generations.difference import HASH, TableDifference, matches, sort_rows
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_file import decode, encode
@@ -43,6 +43,9 @@ _OVERLAY_BYTES_MIN = 64 << 10
 _TIER = 4
 """The latest overlays are merged with an older one that is at most so many times larger than all of them. So a row is
 written again a few times, not at every step."""
+
+
+_CHECKED = CheckedFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,7 @@ def _widen(keys_only: pa.Table, schema: pa.Schema) -> pa.Table:
 def _write(
     storage: Storage, path: str, bucket: int, table: pa.Table, upserts: int, deletes: int
 ) -> DerivedFile:
-    data = encode(table)
+    data = encode(table, mapped=not storage.remote)
     storage.write(path, data)
     return DerivedFile(
         bucket, path, table.num_rows, data.size, file_reader.checksum(data), upserts=upserts, deletes=deletes
@@ -335,9 +338,11 @@ def read_delta(
     """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta, or those of
     ``some`` keys. A run is read as a delta of upserts alone, so that a first build writes its rows once."""
     table = _read(storage, file, some)
+    deletes_schema = _key_schema(schema, key)
+    if not table.num_rows:
+        return run_schema(schema).empty_table(), deletes_schema.empty_table()
     if some is not None:
         table = some.filter(table)
-    deletes_schema = _key_schema(schema, key)
     if OP not in table.column_names:
         return table.cast(run_schema(schema)), deletes_schema.empty_table()
     upserts = table.filter(pc.equal(table[OP], UPSERT)).drop_columns([OP])
@@ -354,13 +359,7 @@ def _key_schema(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
 
 
 def _read(storage: Storage, file: DerivedFile, some: KeySubset | None = None) -> pa.Table:
-    data = storage.open(file.path)
-    if file_reader.checksum(data) != file.checksum:
-        raise IntegrityError(
-            f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
-            hint="rebuild the projection: its result is computed again from the log",
-        )
-    return decode(data, some)
+    return decode(_CHECKED.open(storage, file), some)
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

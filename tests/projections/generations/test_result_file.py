@@ -32,6 +32,7 @@ ROWS = st.lists(
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_file, "_GROUP_ROWS", 3)
+    monkeypatch.setattr(result_file, "_PIECE_ROWS", 4)
 
 
 def table_of(rows: list[tuple[Any, ...]], *, ordered: bool, structs: bool = False) -> pa.Table:
@@ -51,13 +52,13 @@ def in_parquet(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-@given(ROWS, st.booleans(), st.booleans(), st.booleans(), st.lists(HASHES, max_size=6))
+@given(ROWS, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.lists(HASHES, max_size=6))
 def test_all_rows_and_those_of_some_keys_are_what_was_written(
-    rows: list[tuple[Any, ...]], ordered: bool, structs: bool, before: bool, wanted: list[int]
+    rows: list[tuple[Any, ...]], ordered: bool, mapped: bool, structs: bool, before: bool, wanted: list[int]
 ) -> None:
     table = table_of(rows, ordered=ordered, structs=structs)
     assume(rows or not (before or structs))  # a file without rows is not written
-    data = in_parquet(table) if before else encode(table)
+    data = in_parquet(table) if before else encode(table, mapped=mapped)
     assert decode(data).equals(table)
     hashes = np.unique(np.array(wanted, np.int64))
     expected = table.filter(pc.is_in(table[HASH], value_set=pa.array(hashes)))
@@ -69,20 +70,29 @@ def test_all_rows_and_those_of_some_keys_are_what_was_written(
         assert some.filter(decode(data, some)).equals(expected)
 
 
-@given(ROWS)
-def test_bytes_depend_on_the_rows_alone(rows: list[tuple[Any, ...]]) -> None:
+@given(ROWS, st.booleans())
+def test_bytes_depend_on_the_rows_alone(rows: list[tuple[Any, ...]], mapped: bool) -> None:
     table = table_of(rows, ordered=True)
     in_pieces = pa.concat_tables([table.slice(0, 5), table.slice(5)]) if len(rows) > 5 else table
-    assert encode(in_pieces.replace_schema_metadata({"from": "elsewhere"})) == encode(table)
+    given = encode(in_pieces.replace_schema_metadata({"from": "elsewhere"}), mapped=mapped)
+    assert given == encode(table, mapped=mapped)
 
 
-def test_groups_too_large_for_an_array_are_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_file, "_GROUP_BYTES_MOST", 200)
+@pytest.mark.parametrize("mapped", [True, False])
+def test_rows_too_large_for_an_array_are_written_too(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_file, "_BATCH_BYTES_MOST", 200)
     small, large = pa.array(["a"] * 9), pa.array(["a"] * 8 + ["b" * 300])
     for column, first in ((small, b"ARROW1"), (large, b"PAR1")):
         table = pa.table({HASH: range(9), "column": column})
-        data = encode(table)
+        data = encode(table, mapped=mapped)
         assert bytes(data).startswith(first) and decode(data).equals(table)
+
+
+def test_pieces_of_large_rows_have_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_file, "_PIECE_ROWS", 1 << 20)
+    monkeypatch.setattr(result_file, "_PIECE_BYTES", 1000)
+    table = pa.table({HASH: range(64), "column": ["c" * 92] * 64})
+    assert pa.ipc.open_file(encode(table, mapped=True)).num_record_batches == 8
 
 
 SECRET, NUMBER = "Augusta Ada", 0x41646141646141
@@ -106,10 +116,11 @@ def under_null(values: pa.Array) -> pa.Array:
     ],
     ids=lambda column: str(column.type),
 )
-def test_what_lies_under_a_null_is_not_written(column: pa.Array) -> None:
+@pytest.mark.parametrize("mapped", [True, False])
+def test_what_lies_under_a_null_is_not_written(column: pa.Array, mapped: bool) -> None:
     secrets = [SECRET[:3].encode(), NUMBER.to_bytes(8, "little")]
     assert any(secret in memory_of(column) for secret in secrets)
-    data = encode(pa.table({HASH: [1, 2, 3], "column": column}))
+    data = encode(pa.table({HASH: [1, 2, 3], "column": column}), mapped=mapped)
     (found,) = decode(data)["column"].chunks
     assert found.to_pylist() == column.to_pylist()
     assert not any(secret in memory_of(found) + bytes(data) for secret in secrets)

@@ -119,13 +119,13 @@ def test_a_small_change_of_a_large_bucket_leaves_the_run_alone(tmp_path: Path) -
 
 @pytest.fixture
 def of_many_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setattr("tailrace.projections.generations.result_file._GROUP_ROWS", 100)
+    monkeypatch.setattr("tailrace.projections.generations.result_file._PIECE_ROWS", 100)
     bucket = Bucket(tmp_path)
     bucket.step({key: f"row {key}" for key in range(5000)})
     return bucket
 
 
-def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
+def test_of_a_large_run_only_the_rows_with_the_hashes_are_read(
     of_many_groups: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = of_many_groups
@@ -144,7 +144,7 @@ def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
     for hashes in (np.sort([hash_texts(["7"]), hash_texts(["4000"])]), None):
         found = read_keys(bucket.storage, bucket.files, SCHEMA, KEY, KeySubset(is_7_or_4000, hashes))
         assert sorted(found["text"].to_pylist()) == ["row 4000", "row 7"]
-    assert decoded == [200, 5000]
+    assert decoded == [2, 5000]
 
 
 def test_merged_overlays_are_in_order_so_that_their_parts_are_found_too(of_many_groups: Bucket) -> None:

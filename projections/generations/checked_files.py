@@ -1,0 +1,86 @@
+"""The bytes of a result's files, compared with their checksums.
+
+A step looks up a few rows in large files and in many small ones. What a look-up touches of a large file is few pages,
+and its checksum needs all. Files of results are never changed, so a process compares one once, until it is no longer
+the file that was compared. Small ones it keeps in memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.segment import file_reader
+from tailrace.eventstore.storage import Storage
+
+_FILES_MOST: Final = 100_000
+_SMALL_BYTES: Final = 256 << 10
+_KEPT_BYTES: Final = 32 << 20
+
+
+class _Named(Protocol):
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def checksum(self) -> str: ...
+
+
+class CheckedFiles:
+    """Which files a process has compared, the latest ``_FILES_MOST`` of them, and ``_KEPT_BYTES`` of small ones."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._compared: dict[Hashable, str] = {}
+        self._kept: dict[tuple[str, str], pa.Buffer] = {}
+        self._kept_bytes = 0
+
+    def open(self, storage: Storage, file: _Named) -> pa.Buffer:
+        """The bytes of a file. Raises IntegrityError when it is not what the catalog says, MissingFile."""
+        if file.bytes > _SMALL_BYTES:
+            return self._open_large(storage, file)
+        name = (storage.place(file.path), file.checksum)
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept is None:
+            kept = pa.py_buffer(bytes(self._compare(storage, file, storage.open(file.path))))
+            self._keep(name, kept)
+        return kept
+
+    def _open_large(self, storage: Storage, file: _Named) -> pa.Buffer:
+        identity = storage.identity(file.path)
+        data = storage.open(file.path)
+        with self._lock:
+            if identity is not None and self._compared.get(identity) == file.checksum:
+                return data
+        self._compare(storage, file, data)
+        if identity is not None:
+            with self._lock:
+                self._compared[identity] = file.checksum
+                while len(self._compared) > _FILES_MOST:
+                    del self._compared[next(iter(self._compared))]
+        return data
+
+    def _compare(self, storage: Storage, file: _Named, data: pa.Buffer) -> pa.Buffer:
+        if file_reader.checksum(data) != file.checksum:
+            raise IntegrityError(
+                f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
+                hint="rebuild the projection: its result is computed again from the log",
+            )
+        return data
+
+    def _keep(self, name: tuple[str, str], data: pa.Buffer) -> None:
+        with self._lock:
+            if name in self._kept:
+                return
+            self._kept[name] = data
+            self._kept_bytes += data.size
+            while self._kept_bytes > _KEPT_BYTES:
+                self._kept_bytes -= self._kept.pop(next(iter(self._kept))).size
