@@ -1,8 +1,9 @@
-"""The loop that keeps projections up to date: one warm Spark session, one projection at a time, woken by the log.
+"""The loop that keeps projections up to date: one warm Spark session, one computation at a time, woken by the log.
 
-A round of the loop: ask the log for its end, take the projection that is due and most overdue, refresh it, report its
-outcomes. When none is due, wait for the log to grow or for the next one to be due. The loop ends when ``stop`` is set,
-after the refresh under way. A bad projection or a sink out of reach never stops the others.
+A round of the loop: ask the log for its end, take the projection that is due and most overdue, take its step, have that
+brought to the sink beside the next one's computation, report the outcomes of those that are there. When none is due,
+wait for the log to grow or for the next one to be due. The loop ends when ``stop`` is set, after the refreshes under
+way. A bad projection or a sink out of reach never stops the others.
 
 Projections that are due together are brought to one position, so that they share what is read of it. One that has
 declared a freshness gets a position that is at most a quarter of it old; one that is refreshed by key, at most half a
@@ -36,7 +37,8 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.edited import DefinitionFiles
-from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
+from tailrace.projections.lifecycle.catch_up import begin_under_lease, undefined_outcomes
+from tailrace.projections.refresh.beside import Beside, Refreshed
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.sinks.kept import kept_connections
@@ -49,6 +51,8 @@ refreshed as soon as the log has grown."""
 BY_KEY_SECONDS = 0.5
 """How old a position may be that projections share which are refreshed by key: what they save by it is little."""
 
+_UNFINISHED = ("failed", "waiting")
+
 LONGEST_WAIT = 30.0
 """Seconds between tries of what keeps failing: long enough to be cheap, short enough to notice a repaired server."""
 
@@ -57,7 +61,7 @@ LONGEST_WAIT = 30.0
 class _Entry:
     """One projection. It holds everything up to epoch ``through``; the first that it lacks came at ``behind_since``
     (None: it lacks none). ``refreshed_at``: its last try; ``pause``: seconds to wait after one that failed. ``by_key``:
-    its last refresh followed the keys of what changed."""
+    its last refresh followed the keys of what changed. ``busy``: a refresh of it is under way."""
 
     freshness: float
     patience: float
@@ -67,8 +71,11 @@ class _Entry:
     refreshed_at: float = -math.inf
     pause: float = 0.0
     by_key: bool = False
+    busy: bool = False
 
     def due_at(self) -> float:
+        if self.busy:
+            return math.inf
         if self.pause:
             return self.refreshed_at + self.pause
         if self.behind_since is None:
@@ -130,13 +137,17 @@ class Schedule:
         """Whether a projection is refreshed before one that reads its result: it lacks something, and has not just
         failed."""
         entry = self._entries.get(name)
-        return entry is not None and (
-            entry.due_at() <= now or (entry.behind_since is not None and not entry.pause)
-        )
+        if entry is None or entry.busy:  # its step is committed, which is all that is read of it
+            return False
+        return entry.due_at() <= now or (entry.behind_since is not None and not entry.pause)
 
     def wait(self, now: float) -> float:
         """Seconds until one is due, as far as is known now."""
         return max(0.0, min((entry.due_at() for entry in self._entries.values()), default=math.inf) - now)
+
+    def note_begun(self, name: str) -> None:
+        """Its refresh is under way until one of the next two is called."""
+        self._entries[name].busy = True
 
     def note_refreshed(self, name: str, through: int, now: float, by_key: bool | None = None) -> None:
         """It holds everything up to epoch ``through``. ``by_key``: how it was refreshed; None: there was nothing to
@@ -144,6 +155,7 @@ class Schedule:
         entry = self._entries[name]
         entry.by_key = entry.by_key if by_key is None else by_key
         entry.through, entry.behind_since, entry.refreshed_at, entry.pause = through, None, now, 0.0
+        entry.busy = False
 
     def has(self, name: str, epoch: int) -> bool:
         """Whether it holds everything up to an epoch."""
@@ -159,15 +171,23 @@ class Schedule:
         entry = self._entries[name]
         return min(entry.freshness / 4, BY_KEY_SECONDS) if entry.by_key else entry.freshness / 4
 
+    def note_outcomes(self, done: Refreshed, now: float) -> None:
+        """What became of a refresh."""
+        if any(outcome.status in _UNFINISHED for outcome in done.outcomes):
+            self.note_failed(done.name, now)
+            return
+        kinds = {outcome.kind for outcome in done.outcomes if outcome.kind is not None}
+        self.note_refreshed(done.name, done.cut.epoch, now, kinds == {"incremental"} if kinds else None)
+
     def note_failed(self, name: str, now: float) -> None:
         """It could not be refreshed. It is tried again after its own, ever longer pause, so that it does not slow the
         others."""
         entry = self._entries[name]
         entry.refreshed_at, entry.pause = now, min((entry.pause or self._interval) * 2, LONGEST_WAIT)
+        entry.busy = False
 
 
 Report = Callable[[RefreshOutcome], None]
-_UNFINISHED = ("failed", "waiting")
 
 
 def run(
@@ -179,7 +199,7 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Refresh what is due until ``stop`` is set; a refresh under way is finished first.
+    """Refresh what is due until ``stop`` is set; refreshes under way are finished first.
 
     ``count`` gets every outcome, ``report`` those that are news: work that was done, and the first of a row of equal
     messages (a frozen generation, a topic still loading, a sink out of reach). ``clock`` gives seconds.
@@ -198,8 +218,20 @@ def run(
     )
     news, files = _News(report), DefinitionFiles(selected)
     shared = SharedCut(ctx.store, schedule, clock)
-    with refresh_lease(ctx, [each.name for each in selected]), kept_connections():
-        while not stop.is_set():
+
+    def settle(done: Refreshed) -> None:
+        for outcome in done.outcomes:
+            count(outcome)
+            if not (stop.is_set() and isinstance(outcome.error, TransientError)):
+                news.note(outcome)  # what the stop itself cut off is no news
+        schedule.note_outcomes(done, clock())
+
+    with refresh_lease(ctx, [each.name for each in selected]), kept_connections(), Beside(ctx) as beside:
+        while True:
+            for done in beside.take():
+                settle(done)
+            if stop.is_set():
+                break
             require_submitter()
             for edited in files.edited():
                 note(
@@ -212,23 +244,21 @@ def run(
             name = schedule.next(clock())
             if name is not None:
                 cut = shared.of(name)
-                outcomes = refresh_under_lease(ctx, name, cut)
-                for outcome in outcomes:
-                    count(outcome)
-                    if not (stop.is_set() and isinstance(outcome.error, TransientError)):
-                        news.note(outcome)  # what the stop itself cut off is no news
-                if any(outcome.status in _UNFINISHED for outcome in outcomes):
-                    schedule.note_failed(name, clock())
-                else:
-                    kinds = {outcome.kind for outcome in outcomes if outcome.kind is not None}
-                    by_key = kinds == {"incremental"} if kinds else None
-                    schedule.note_refreshed(name, cut.epoch, clock(), by_key)
+                schedule.note_begun(name)
+                beside.begin(name, cut, begin_under_lease(ctx, name, cut))
+                continue
+            if beside.is_busy:
+                beside.wait(min(poll, schedule.wait(clock())))
                 continue
             for outcome in undefined_outcomes(ctx) if not names else ():
                 news.note(outcome)
             timeout = min(poll, schedule.wait(clock()))
             with closing(ctx.store.follow(after_epoch=seen, timeout=timeout)) as epochs:
                 next(epochs, None)
+        while beside.is_busy:
+            beside.wait()
+            for done in beside.take():
+                settle(done)
 
 
 @dataclass(frozen=True, slots=True)

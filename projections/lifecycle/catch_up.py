@@ -22,18 +22,19 @@ from tailrace.projections.analysis.check_names import check
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.errors import NotShowable, NotShown
+from tailrace.projections.generations.generation import Generation
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.collect import repeated_refusal
-from tailrace.projections.lifecycle.promote import (
-    reconcile,
-)
+from tailrace.projections.lifecycle.promote import reconcile_live
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.record import record_failures
 from tailrace.projections.refresh.refresh import (
     RefreshOutcome,
+    Rest,
     Status,
+    begin_refresh,
+    finished,
     mark_frozen,
-    refresh_projection,
     refresh_visible,
     stopped_outcome,
 )
@@ -66,16 +67,24 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
 def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
     with ctx.store.look.taken():
-        return _refresh_under_lease(ctx, name, cut)
+        return finished(_begin(ctx, name, cut))
 
 
-def _refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
+def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
+    """The same, up to the commits of steps. The caller has the rest done, and asks for no other refresh of this
+    projection before."""
+    with ctx.store.look.taken():
+        return _begin(ctx, name, cut)
+
+
+def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
     started = datetime.now(UTC)
+    number = ctx.store.derived.live(name)
     try:
-        with record_failures(ctx, name, "refresh", ctx.store.derived.live(name)):
+        with record_failures(ctx, name, "refresh", number):
             check(ctx.store, ctx.settings, ctx.projections[name])
-            held = _promotion_hindrance(ctx, name)
-            live = ctx.live(name)
+            live = None if number is None else ctx.generation(name, number)
+            held = None if live is None else _promotion_hindrance(ctx, live)
             if live is None:
                 _refuse_foreign(ctx, name)
         if live is None:
@@ -100,7 +109,10 @@ def _refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Re
             ]
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
         return [stopped_outcome(ctx, name, None, error)]
-    outcomes = refresh_projection(ctx, name, cut)
+    begun = begin_refresh(ctx, live, cut)
+    if held is None and live.pin is None:
+        return begun
+    outcomes = finished(begun)
     if held is not None:
         level = any(
             each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
@@ -111,13 +123,13 @@ def _refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Re
     if live.pin is not None:
         reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
         outcomes.append(RefreshOutcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
-    return outcomes
+    return [*outcomes]
 
 
-def _promotion_hindrance(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
+def _promotion_hindrance(ctx: ProjectionContext, live: Generation) -> NotShown | NotShowable | None:
     """What keeps readers from seeing the live generation. That is no reason not to refresh it."""
     try:
-        reconcile(ctx, name)
+        reconcile_live(ctx, live)
     except (NotShown, NotShowable) as error:
         return error
     return None

@@ -167,9 +167,13 @@ def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
     the live generation, holds it from another log, or shows one that this catalog does not know: then its readers
     belong to another log, or to a later state of this one.
     """
-    generation = ctx.live(name)
-    if generation is None:
-        return False
+    live = ctx.live(name)
+    return live is not None and reconcile_live(ctx, live, attempts)
+
+
+def reconcile_live(ctx: ProjectionContext, generation: Generation, attempts: int = 1) -> bool:
+    """``reconcile`` for the live generation of a projection."""
+    name = generation.projection
     sink, target = ctx.sink(generation), ctx.target(generation)
     shown = sink.live(target.store, name)
     if shown == generation.number:

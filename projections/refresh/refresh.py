@@ -11,9 +11,10 @@ A process may die after each of these; the next refresh begins with what is miss
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.leases import AlreadyRunning
@@ -34,6 +35,7 @@ from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import unforeseen_error
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
+_Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class RefreshOutcome:
         return self.status == "done"
 
 
+Rest = Callable[[], RefreshOutcome]
+"""What is left of a refresh when its step is taken: to bring it to the sink, without Spark. Any thread may do it, one
+at a time for each generation."""
+
+
 def refresh_generation(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> RefreshOutcome:
@@ -69,6 +76,14 @@ def refresh_generation(
     Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
     cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
     """
+    begun = _begin(ctx, projection, generation, cut)
+    return begun if isinstance(begun, RefreshOutcome) else begun()
+
+
+def _begin(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> RefreshOutcome | Rest:
+    """A refresh up to its step's commit."""
     started = datetime.now(UTC)
     on_record = generation.number in ctx.on_record.get(generation.projection, ())
     pending = apply(ctx, generation)
@@ -88,40 +103,44 @@ def refresh_generation(
     begun = datetime.now(UTC) if pending.steps else started
     step = StepInput(ctx, projection, generation, reached)
     taken = take_step(by_stage(step, decided), decided)
-    applied = apply(ctx, generation, since=pending)
-    record_applied(ctx, projection, generation, begun, applied, taken)
-    prune(ctx, generation, projection)
-    return RefreshOutcome(
-        generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
-        pending.upserts + applied.upserts, pending.deletes + applied.deletes, _seconds_since(started),
-        taken.kind, taken.cause, taken.keys,
-    )  # fmt: skip
+
+    def finish() -> RefreshOutcome:
+        applied = apply(ctx, generation, since=pending)
+        record_applied(ctx, projection, generation, begun, applied, taken)
+        prune(ctx, generation, projection)
+        return RefreshOutcome(
+            generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
+            pending.upserts + applied.upserts, pending.deletes + applied.deletes, _seconds_since(started),
+            taken.kind, taken.cause, taken.keys,
+        )  # fmt: skip
+
+    return finish
 
 
 def _seconds_since(started: datetime) -> float:
     return (datetime.now(UTC) - started).total_seconds()
 
 
-def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
+def followers(ctx: ProjectionContext, live: Generation) -> list[Generation]:
     """The generations that a runner brings to the end of the log: the live one, and newer ones that wait for promotion.
     Never a pinned one or a preview."""
-    live = ctx.store.derived.live(name)
     return [
         generation
-        for generation in ctx.generations(name)
+        for generation in ctx.generations(live.projection)
         if generation.pin is None
         and generation.preview is None
         and (
-            generation.number == live
-            or (generation.state is GenerationState.READY and generation.number > (live or 0))
+            generation.number == live.number
+            or (generation.state is GenerationState.READY and generation.number > live.number)
         )
     ]
 
 
-def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
-    """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen
-    and left alone. An error is in the outcome, except Fenced, which ends this process."""
-    return [_refresh_or_stop(ctx, generation, cut) for generation in followers(ctx, name)]
+def begin_refresh(ctx: ProjectionContext, live: Generation, cut: Cut) -> list[RefreshOutcome | Rest]:
+    """Refresh every generation of a projection that follows the log, up to the commits of their steps. One that no
+    loaded definition matches is frozen and left alone. An error is in the outcome, also in that of the rest, except
+    Fenced, which ends this process."""
+    return [_begin_or_stop(ctx, generation, cut) for generation in followers(ctx, live)]
 
 
 def refresh_visible(
@@ -130,20 +149,36 @@ def refresh_visible(
     """Refresh the generation that readers still see in place of the live one, which is at ``cut`` already. Never beyond
     ``cut``: readers would go back in time when the live one is shown."""
     return [
-        _refresh_or_stop(ctx, generation, cut)
+        outcome
         for generation in ctx.generations(live.projection)
         if generation.number == shown and generation.pin is None and not ctx.is_frozen(generation)
+        for outcome in finished([_begin_or_stop(ctx, generation, cut)])
     ]
 
 
-def _refresh_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> RefreshOutcome:
-    name, number = generation.projection, generation.number
+def finished(begun: Sequence[RefreshOutcome | Rest]) -> list[RefreshOutcome]:
+    """The outcomes, with what was left done."""
+    return [each if isinstance(each, RefreshOutcome) else each() for each in begun]
+
+
+def _begin_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> RefreshOutcome | Rest:
+    name = generation.projection
     frozen = mark_frozen(ctx, generation)
     if frozen is not None:
         return frozen
+    begun = _or_stopped(ctx, generation, lambda: _begin(ctx, ctx.projections[name], generation, cut))
+    if isinstance(begun, RefreshOutcome):
+        return begun
+    return lambda: _or_stopped(ctx, generation, begun)
+
+
+def _or_stopped(
+    ctx: ProjectionContext, generation: Generation, work: Callable[[], _Done]
+) -> _Done | RefreshOutcome:
+    name, number = generation.projection, generation.number
     try:
         with record_failures(ctx, name, "refresh", number):
-            return refresh_generation(ctx, ctx.projections[name], generation, cut)
+            return work()
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
         return stopped_outcome(ctx, name, number, error)
 

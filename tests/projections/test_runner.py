@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 from itertools import pairwise
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.metadata.generations import NewGeneration
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
@@ -28,7 +29,9 @@ from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.refresh import RefreshOutcome
+from tailrace.projections.refresh.step import take_step
 from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule, SharedCut, run
 from tailrace.projections.sinks.record import spec_to_text
 from tests.projections.conftest import Deploy
@@ -168,6 +171,21 @@ def test_one_that_failed_keeps_nobody_waiting_who_reads_it() -> None:
     assert schedule.next(0.6) == "parent"
     schedule.note_failed("parent", 0.6)
     assert schedule.next(0.7) == "child"
+
+
+def test_one_whose_refresh_is_under_way_is_not_chosen_and_keeps_nobody_waiting_who_reads_it() -> None:
+    schedule = Schedule({"child": None, "parent": None}, interval=1.0, reads={"child": ["parent"]})
+    for name in ("child", "parent"):
+        schedule.note_refreshed(name, 1, 0.0)
+    schedule.note_growth(2, lambda epoch: 0.0, 0.0)
+    assert schedule.next(0.1) == "parent"
+    schedule.note_begun("parent")
+    assert schedule.next(0.1) == "child", "the step that it reads is committed"
+    schedule.note_begun("child")
+    assert schedule.next(0.1) is None and schedule.wait(0.1) == math.inf
+    schedule.note_refreshed("parent", 2, 0.2)
+    schedule.note_growth(3, lambda epoch: 0.0, 0.2)
+    assert schedule.next(0.3) == "parent"
 
 
 def test_what_was_committed_long_ago_is_due_at_once_after_a_start() -> None:
@@ -357,6 +375,72 @@ def test_a_runner_with_nothing_to_do_asks_for_steps_that_are_not_on_record_once(
     shop.work()
     (done,) = refresh(ctx)
     assert (done.status, shop.store.run_records.latest("totals")[0].to_epoch) == ("done", done.epoch)
+
+
+REFRESH = "tailrace.projections.refresh.refresh"
+BOTH = f"""{TOTALS}
+    @projection(key="customer_id", sink=PostgresTable("mart", "counts"), orders=State("shop.public.orders"))
+    def counts(orders):
+        return orders.groupBy("customer_id").agg(F.count("*").alias("orders"))
+"""
+
+
+def test_the_next_step_is_computed_while_one_is_brought_to_its_sink(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx, stop, two_taken = deploy(BOTH), threading.Event(), threading.Event()
+    refresh(ctx)
+    shop.work()
+    taken, told = list[str](), list[RefreshOutcome]()
+
+    def taken_step(step: Any, *more: Any) -> Any:
+        found = take_step(step, *more)
+        taken.append(step.projection.name)
+        if len(taken) == 2:
+            two_taken.set()
+        return found
+
+    def patient_apply(ctx: Any, generation: Any, since: Any = None) -> Any:
+        assert since is None or two_taken.wait(60)
+        return apply(ctx, generation, since)
+
+    def tell(outcome: RefreshOutcome) -> None:
+        told.append(outcome)
+        if len(told) == 2:
+            stop.set()
+
+    monkeypatch.setattr(f"{REFRESH}.take_step", taken_step)
+    monkeypatch.setattr(f"{REFRESH}.apply", patient_apply)
+    run(ctx, None, stop, tell)
+    assert [(each.projection, each.status) for each in told] == [(name, "done") for name in taken]
+    assert verify(ctx, "totals").equal and verify(ctx, "counts").equal
+
+
+def test_what_a_sink_refuses_beside_the_next_computation_is_an_outcome_and_taken_up_again(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx, stop = deploy(BOTH), threading.Event()
+    told, failed = list[RefreshOutcome](), list[bool]()
+    refresh(ctx)
+    shop.work()
+
+    def away(ctx: Any, generation: Any, since: Any = None) -> Any:
+        if since is not None and generation.projection == "totals" and not failed:
+            failed.append(True)
+            raise TransientError("the sink is away", hint="wait")
+        return apply(ctx, generation, since)
+
+    def tell(outcome: RefreshOutcome) -> None:
+        told.append(outcome)
+        if {each.projection for each in told if each.status == "done"} == {"totals", "counts"}:
+            stop.set()
+
+    monkeypatch.setattr(f"{REFRESH}.apply", away)
+    run(ctx, None, stop, tell)
+    assert {(each.projection, each.status) for each in told} == {
+        ("totals", "failed"), ("totals", "done"), ("counts", "done"),
+    }  # fmt: skip
+    assert verify(ctx, "totals").equal and verify(ctx, "counts").equal
 
 
 def test_a_position_before_the_log_is_told(shop: ShopLog, deploy: Deploy) -> None:
