@@ -79,8 +79,8 @@ def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Refre
 
 def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
     started = datetime.now(UTC)
-    number = ctx.store.derived.live(name)
     try:
+        number = ctx.store.derived.live(name)
         with record_failures(ctx, name, "refresh", number):
             check(ctx.store, ctx.settings, ctx.projections[name])
             live = None if number is None else ctx.generation(name, number)

@@ -443,6 +443,20 @@ def test_what_a_sink_refuses_beside_the_next_computation_is_an_outcome_and_taken
     assert verify(ctx, "totals").equal and verify(ctx, "counts").equal
 
 
+def test_a_catalog_out_of_reach_is_an_outcome(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = deploy(TOTALS)
+    refresh(ctx)
+
+    def away(derived: object, name: str) -> int:
+        raise TransientError("the catalog is away", hint="wait")
+
+    monkeypatch.setattr(type(ctx.store.derived), "live", away)
+    (outcome,) = refresh(ctx, ["totals"])
+    assert (outcome.status, outcome.reason) == ("failed", "the catalog is away")
+
+
 def test_a_position_before_the_log_is_told(shop: ShopLog, deploy: Deploy) -> None:
     ctx = deploy(TOTALS)
     began = (shop.store.epochs(limit=1)[0].commit_ts or NOON).strftime("%Y-%m-%dT%H:%M:%S")
