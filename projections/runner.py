@@ -231,7 +231,10 @@ def run(
             for done in beside.take():
                 settle(done)
             if stop.is_set():
-                break
+                if not beside.is_busy:
+                    break
+                beside.wait()
+                continue
             require_submitter()
             for edited in files.edited():
                 note(
@@ -255,10 +258,6 @@ def run(
             timeout = min(poll, schedule.wait(clock()))
             with closing(ctx.store.follow(after_epoch=seen, timeout=timeout)) as epochs:
                 next(epochs, None)
-        while beside.is_busy:
-            beside.wait()
-            for done in beside.take():
-                settle(done)
 
 
 @dataclass(frozen=True, slots=True)

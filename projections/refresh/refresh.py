@@ -76,8 +76,8 @@ def refresh_generation(
     Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
     cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
     """
-    begun = _begin(ctx, projection, generation, cut)
-    return begun if isinstance(begun, RefreshOutcome) else begun()
+    (outcome,) = finished([_begin(ctx, projection, generation, cut)])
+    return outcome
 
 
 def _begin(
