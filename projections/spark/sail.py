@@ -27,6 +27,9 @@ _LAST_KNOWN_CLIENT = (4, 2)
 told this one; where a definition has Python run in workers it fails, and stays with Spark."""
 _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 """By this variable pyspark's functions decide, at each call, whether they build columns for Connect."""
+_CHILDREN = "GRPC_ENABLE_FORK_SUPPORT"
+"""With it, gRPC polls in a child between fork and exec, whose descriptors are closed by then: Spark's JVM then ends
+before it starts (grpc/grpc#43055). Read when grpc begins. Nothing here calls gRPC in a fork of a process that did."""
 _DAY = 24 * 3600
 _LEAST_BYTES = 256 << 20
 _lock = threading.RLock()
@@ -58,6 +61,7 @@ def sail_session(settings: Settings) -> SparkSession:
             forget_sail()
         if os.getpid() not in _opened:
             require_installed()
+            os.environ.setdefault(_CHILDREN, "false")
             from pysail.spark import SparkConnectServer
             from pyspark.sql.connect.session import SparkSession
 

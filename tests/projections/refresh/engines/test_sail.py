@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -181,6 +184,34 @@ def test_a_session_that_was_stopped_is_replaced(shop: ShopLog, sailing: Deploy) 
     shop.commit({"orders": [("c", shop.order(900))]})
     refreshed(ctx)
     assert last_record(ctx, "totals").engine == "sail" and verify(ctx, "totals").equal
+
+
+def test_children_start_untroubled_while_sail_computes() -> None:
+    """As Spark's JVM is started, with a function that runs between fork and exec. In a process of its own: what gRPC
+    does for children is decided when it begins."""
+    program = """
+        import subprocess, threading
+        from tailrace.eventstore.settings import Settings
+        from tailrace.projections.spark.sail import remote_functions, sail_session
+        session = sail_session(Settings())
+        ended = threading.Event()
+        def compute():
+            with remote_functions():
+                while not ended.is_set():
+                    session.range(5).count()
+        computing = threading.Thread(target=compute)
+        computing.start()
+        try:
+            for _ in range(40):
+                subprocess.run(["true"], check=True, preexec_fn=lambda: None)
+        finally:
+            ended.set()
+            computing.join()
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(program)], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("small_bytes", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)])
