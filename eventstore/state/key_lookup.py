@@ -46,6 +46,8 @@ Matches = Callable[[Sequence[pa.Array]], Mask]
 
 _FIRST_ROWS = 1024
 _ROWS_PER_UNIT = 131_072  # larger files are read by partitions, several at once
+_ROWS_WORTH_A_TASK = 8192
+"""Of a unit. Threads that decode smaller ones wait for each other more than they work."""
 
 
 class TooLarge(TailraceError):
@@ -172,8 +174,9 @@ def _newest_first(
         if _has_truncate(found):
             return None
         parts = found + parts
-        for rows in found:
-            hashes = np.setdiff1d(hashes, _complete_keys(rows))
+        if found:
+            told = pa.array(np.concatenate([_complete_keys(rows) for rows in found]))
+            hashes = hashes[~pc.is_in(pa.array(hashes), value_set=told).to_numpy(zero_copy_only=False)]
         if not len(hashes):
             break
     return parts
@@ -242,7 +245,7 @@ def _decode_units(
         return [take(rows) for rows in conform(table, version, layout)]
 
     units = list(_units(refs))
-    if len(units) < 2:
+    if len(units) < 2 or sum(ref.rows for ref in refs) < _ROWS_WORTH_A_TASK * len(units):
         yield from map(decode, units)
         return
     with ThreadPoolExecutor(os.cpu_count(), "tailrace-decode") as pool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -212,7 +213,7 @@ class Inputs:
             return unpad(rows, narrow.selected_columns)
 
         policies = tuple(sorted(narrow.on_unreadable.items()))
-        chosen = hashlib.sha256(hashes.tobytes()).digest()
+        chosen = hashlib.sha256(np.sort(hashes).tobytes()).digest()
         question = planned.topic.text, self.cut.epoch, columns, policies, chosen, keys is None
         return self._ctx.round_rows.get(question, look_up)
 

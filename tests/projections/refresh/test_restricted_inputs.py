@@ -121,6 +121,19 @@ def test_a_row_is_found_by_its_key_whatever_the_log_has_hashed(
     assert len(read) == len(ids)
 
 
+def test_the_same_keys_are_looked_up_once_in_whatever_order_they_come(
+    made: Handmade, read: list[SegmentRef]
+) -> None:
+    """Grouped by several threads they come in another order each time."""
+    found = inputs(made, reading(["note"], rows=State("shop.public.bigint", affects="note")))
+    found._ctx.round_rows = RoundRows(1 << 20)
+    first = found.rows_with_keys("rows", ["id"], set_of([1, 2]), ["note"])
+    looked = len(read)
+    assert looked and first.num_rows == 2
+    again = found.rows_with_keys("rows", ["id"], set_of([2, 1]), ["note"])
+    assert len(read) == looked and again.equals(first)
+
+
 @pytest.mark.parametrize(
     ("by", "values", "sizes"),
     [
