@@ -20,8 +20,8 @@ from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import BrokenProject
 from tailrace.projections.definition.model import Projection, Stage
 from tailrace.projections.generations.generation import Generation, Pin
+from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.round.files import RoundFiles
-from tailrace.projections.round.rows import RoundRows
 from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.record import SinkClasses
@@ -108,7 +108,7 @@ class ProjectionContext:
         self.stages: dict[str, Stage | None] = {}
         self.witness_time = WitnessTime()
         self.round_files = RoundFiles()
-        self.round_rows = RoundRows(settings.projections.incremental_bytes)
+        self.round_rows = KeptAnswers(settings.projections.incremental_bytes)
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
 

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
@@ -69,7 +70,10 @@ class LocalStorage(Storage):
     def _target(self, path: str) -> Path:
         """Where a file is. Raises IntegrityError for a name, or a link in a folder, that leads out of ``root``."""
         target = self.root / check_name(path)
-        if not target.parent.resolve().is_relative_to(self.root.resolve()) or target.is_symlink():
+        inside = list(accumulate(path.split("/"), os.path.join, initial=str(self.root)))[1:]
+        if any(map(os.path.islink, inside)) and (
+            target.is_symlink() or not target.parent.resolve().is_relative_to(self.root.resolve())
+        ):
             raise IntegrityError(
                 f"{target} is a link, or behind one; files of the log are in their own folder",
                 hint=f"put the files themselves below {self.root}; only that folder may be a link",

@@ -37,7 +37,6 @@ from tailrace.projections.generations.step_files import (
     BucketFiles,
     DerivedFile,
     fold_overlays,
-    read_keys,
     read_result,
     run_schema,
     write_delta,
@@ -227,10 +226,7 @@ class BucketTask:
         choice = self.placement.choice
         if some is None and choice is not None:
             some = KeySubset(lambda table: choice.mask(table[HASH].to_numpy()))
-        if some is None:
-            old = read_result(self.storage, before, schema, key)
-        else:
-            old = read_keys(self.storage, before, schema, key, some)
+        old = read_result(self.storage, before, schema, key, some)
         found = difference(old, rows, key, self.tolerance)
         if found.is_empty and not (self.afresh and before.overlays):
             return BucketOutcome(bucket, rows.num_rows)

@@ -1,8 +1,7 @@
 """The bytes of a result's files, compared with their checksums.
 
-A step looks up a few rows in large files and in many small ones. What a look-up touches of a large file is few pages,
-and its checksum needs all. Files of results are never changed, so a process compares one once, until it is no longer
-the file that was compared. Small ones it keeps in memory.
+What a look-up touches of a large file is few pages, and its checksum needs all. Files of results are never changed, so
+a process compares one once, until it is no longer the file that was compared.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
 
 _FILES_MOST: Final = 100_000
-_SMALL_BYTES: Final = 256 << 10
-_KEPT_BYTES: Final = 32 << 20
 
 
 class _Named(Protocol):
@@ -27,34 +24,18 @@ class _Named(Protocol):
     def path(self) -> str: ...
 
     @property
-    def bytes(self) -> int: ...
-
-    @property
     def checksum(self) -> str: ...
 
 
 class CheckedFiles:
-    """Which files a process has compared, the latest ``_FILES_MOST`` of them, and ``_KEPT_BYTES`` of small ones."""
+    """Which files a process has compared, the latest ``_FILES_MOST`` of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._compared: dict[Hashable, str] = {}
-        self._kept: dict[tuple[str, str], pa.Buffer] = {}
-        self._kept_bytes = 0
 
     def open(self, storage: Storage, file: _Named) -> pa.Buffer:
         """The bytes of a file. Raises IntegrityError when it is not what the catalog says, MissingFile."""
-        if file.bytes > _SMALL_BYTES:
-            return self._open_large(storage, file)
-        name = (storage.place(file.path), file.checksum)
-        with self._lock:
-            kept = self._kept.get(name)
-        if kept is None:
-            kept = pa.py_buffer(bytes(self._compare(storage, file, storage.open(file.path))))
-            self._keep(name, kept)
-        return kept
-
-    def _open_large(self, storage: Storage, file: _Named) -> pa.Buffer:
         identity = storage.identity(file.path)
         data = storage.open(file.path)
         with self._lock:
@@ -68,19 +49,9 @@ class CheckedFiles:
                     del self._compared[next(iter(self._compared))]
         return data
 
-    def _compare(self, storage: Storage, file: _Named, data: pa.Buffer) -> pa.Buffer:
+    def _compare(self, storage: Storage, file: _Named, data: pa.Buffer) -> None:
         if file_reader.checksum(data) != file.checksum:
             raise IntegrityError(
                 f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
                 hint="rebuild the projection: its result is computed again from the log",
             )
-        return data
-
-    def _keep(self, name: tuple[str, str], data: pa.Buffer) -> None:
-        with self._lock:
-            if name in self._kept:
-                return
-            self._kept[name] = data
-            self._kept_bytes += data.size
-            while self._kept_bytes > _KEPT_BYTES:
-                self._kept_bytes -= self._kept.pop(next(iter(self._kept))).size

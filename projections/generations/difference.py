@@ -25,13 +25,19 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 @dataclass(frozen=True, slots=True)
 class TableDifference:
     """``upserts`` are rows of the new table that are new (``is_new``) or different, ``deletes`` rows of the old one
-    whose key is gone. ``result`` is the old table with both applied: rows within the tolerance stay as the old table
-    has them, so that it is exactly what a sink holds."""
+    whose key is gone. Of ``rows``, those of both tables, ``standing`` are the ``result``."""
 
     upserts: pa.Table
     is_new: Mask
     deletes: pa.Table
-    result: pa.Table
+    rows: pa.Table
+    standing: RowNumbers
+
+    @property
+    def result(self) -> pa.Table:
+        """The old table with upserts and deletes applied: rows within the tolerance stay as the old table has them, so
+        that it is exactly what a sink holds."""
+        return self.rows.take(pa.array(self.standing)).combine_chunks()
 
     @property
     def added(self) -> pa.Table:
@@ -101,7 +107,7 @@ def difference(
     paired = np.flatnonzero(match >= 0)
     different = np.ones(new.num_rows, np.bool_)
     if len(paired):
-        before, after = old.take(pa.array(match[paired])), new.take(pa.array(paired))
+        before, after = _rows_at(old, match[paired]), _rows_at(new, paired)
         different[paired] = ~_equal_rows(before, after, key, tolerance or {})
     gone = np.ones(old.num_rows, np.bool_)
     gone[match[paired]] = False
@@ -110,8 +116,16 @@ def difference(
         upserts=new.filter(pa.array(different)),
         is_new=match[different] < 0,
         deletes=old.filter(pa.array(gone)),
-        result=pa.concat_tables([old, new]).take(pa.array(source)).combine_chunks(),
+        rows=pa.concat_tables([old, new]),
+        standing=source,
     )
+
+
+def _rows_at(table: pa.Table, places: RowNumbers) -> pa.Table:
+    """The rows at these places: often all, in their order."""
+    if len(places) == table.num_rows and (places == np.arange(len(places))).all():
+        return table
+    return table.take(pa.array(places))
 
 
 def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> RowNumbers:
@@ -127,7 +141,7 @@ def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> RowNumbers:
     found = np.flatnonzero(old_hash[at] == new_hash)
     if not len(found):
         return match
-    confirmed = _equal_keys(old.take(pa.array(at[found])), new.take(pa.array(found)), key)
+    confirmed = _equal_keys(_rows_at(old, at[found]), _rows_at(new, found), key)
     match[found[confirmed]] = at[found[confirmed]]
     shared = np.union1d(_repeated_hashes(old_hash), _repeated_hashes(new_hash))
     unsettled = np.union1d(shared, new_hash[found[~confirmed]])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.projections.generations.difference import HASH, Mask, RowNumbers
 from tailrace.projections.generations.key_set import Hashes
@@ -22,10 +23,7 @@ class KeySubset:
 
     def filter(self, table: pa.Table) -> pa.Table:
         if self.hashes is not None:
-            column = table[HASH].combine_chunks().to_numpy()
-            in_order = (column[1:] >= column[:-1]).all()
-            at = self.places(column) if in_order else np.flatnonzero(np.isin(column, self.hashes))
-            table = table.take(pa.array(at))
+            table = table.filter(pc.is_in(table[HASH], value_set=pa.array(self.hashes)))
         return table.filter(pa.array(self.has(table)))
 
     def places(self, column: Hashes) -> RowNumbers:
@@ -35,6 +33,10 @@ class KeySubset:
         found = first < len(column)
         found[found] = column[first[found]] == self.hashes[found]
         first = first[found]
+        again = first + 1 < len(column)
+        again[again] = column[first[again] + 1] == column[first[again]]
+        if not again.any():
+            return first
         counts = np.searchsorted(column, self.hashes[found], side="right") - first
         before = np.cumsum(counts) - counts
         return np.repeat(first - before, counts) + np.arange(counts.sum())

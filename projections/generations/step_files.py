@@ -25,12 +25,13 @@ import pyarrow.compute as pc
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.generations.checked_files import CheckedFiles
-from tailrace.projections.generations.difference import HASH, TableDifference, matches, sort_rows
+from tailrace.projections.generations.difference import HASH, TableDifference, repeated_keys, sort_rows
+from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_file import decode, encode
 
 OP = "_op"
-_ROW = "_row"
+_GONE = "_gone"
 UPSERT, DELETE = "u", "d"
 
 OVERLAYS_MOST = 8
@@ -45,7 +46,12 @@ _TIER = 4
 written again a few times, not at every step."""
 
 
+_SMALL_BYTES = 256 << 10
+_KEPT_BYTES = 64 << 20
+"""Of files of at most so many bytes a process keeps the rows, so many bytes of them: a step looks into all overlays."""
+
 _CHECKED = CheckedFiles()
+_SMALL = KeptAnswers(_KEPT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,18 +235,17 @@ def _write(
     )
 
 
-def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
-    """A bucket's result, ``_hash`` and the columns of ``schema``, ordered by (hash, key)."""
-    run = read_run(storage, files.run, schema)
-    return apply_overlay(run, read_overlay(storage, files.overlays, schema, key), key)
-
-
-def read_keys(
-    storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: KeySubset
+def read_result(
+    storage: Storage,
+    files: BucketFiles,
+    schema: pa.Schema,
+    key: Sequence[str],
+    some: KeySubset | None = None,
 ) -> pa.Table:
-    """The rows of ``read_result`` with some keys."""
-    run = some.filter(read_run(storage, files.run, schema, some))
-    return apply_overlay(run, read_overlay(storage, files.overlays, schema, key, some), key)
+    """A bucket's result, or the rows of some keys: ``_hash`` and the columns of ``schema``, ordered by (hash, key)."""
+    runs = [files.run] if files.run is not None and files.run.rows else []
+    words = _last_words(storage, [*runs, *files.overlays], schema, key, some)
+    return _as_overlay(words, key)[0]
 
 
 Overlay = tuple[pa.Table, pa.Table]
@@ -248,49 +253,57 @@ Overlay = tuple[pa.Table, pa.Table]
 
 
 def read_overlay(
+    storage: Storage, files: Sequence[DerivedFile], schema: pa.Schema, key: Sequence[str]
+) -> Overlay:
+    """Several deltas as one: the last word on each key, ordered by (hash, key)."""
+    return _as_overlay(_last_words(storage, files, schema, key), key)
+
+
+def _last_words(
     storage: Storage,
     files: Sequence[DerivedFile],
     schema: pa.Schema,
     key: Sequence[str],
     some: KeySubset | None = None,
-) -> Overlay:
-    """Several deltas as one: the last word on each key, or on each of ``some``."""
-    deltas = [read_delta(storage, file, schema, key, some) for file in files]
-    if not deltas:
-        deltas = [(run_schema(schema).empty_table(), _key_schema(schema, key).empty_table())]
-    upserts, deletes = deltas[0]
-    for later_upserts, later_deletes in deltas[1:]:
-        upserts = pa.concat_tables(
-            [_anti_join(_anti_join(upserts, later_upserts, key), later_deletes, key), later_upserts]
-        )
-        deletes = pa.concat_tables(
-            [_anti_join(_anti_join(deletes, later_upserts, key), later_deletes, key), later_deletes]
-        )
-    return upserts, deletes
-
-
-def apply_overlay(run: pa.Table, overlay: Overlay, key: Sequence[str]) -> pa.Table:
-    """Rows after the overlay, ordered by (hash, key)."""
-    upserts, deletes = overlay
-    if upserts.num_rows or deletes.num_rows:
-        run = pa.concat_tables([_anti_join(_anti_join(run, upserts, key), deletes, key), upserts])
-    return sort_rows(run, key)
-
-
-def _anti_join(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The rows of a table whose key is in no row of another."""
-    if not table.num_rows or not gone.num_rows:
+) -> pa.Table:
+    """What a run and deltas, oldest first, say last of each key, or of each of ``some``: ``_hash``, the columns of
+    ``schema`` and whether the row is gone. Ordered by (hash, key)."""
+    kinds = _words_schema(schema)
+    said = [_words(storage, file, kinds, some) for file in files]
+    table = pa.concat_tables(said or [kinds.empty_table()]).combine_chunks()
+    if some is not None:
+        table = some.filter(table)
+    table = sort_rows(table, key)  # the later word stays behind the earlier one
+    if len(said) < 2:
         return table
-    suspects = pc.is_in(table[HASH], value_set=gone[HASH].combine_chunks()).to_numpy()
-    rows = np.flatnonzero(suspects)
-    if not len(rows):
-        return table
-    names = [HASH, *key]
-    found = sort_rows(table.select(names).take(pa.array(rows)).append_column(_ROW, pa.array(rows)), key)
-    match = matches(sort_rows(gone.select(names), key), found, key)
-    keep = np.ones(table.num_rows, np.bool_)
-    keep[found[_ROW].to_numpy()[match >= 0]] = False
-    return table.filter(pa.array(keep))
+    last = np.ones(table.num_rows, np.bool_)
+    last[repeated_keys(table, key) - 1] = False
+    return table.filter(pa.array(last))
+
+
+def _words(storage: Storage, file: DerivedFile, kinds: pa.Schema, some: KeySubset | None = None) -> pa.Table:
+    """The rows of a run or a delta in its order; with ``some`` at least those of these keys."""
+    if file.bytes > _SMALL_BYTES:
+        words = _to_words(decode(_CHECKED.open(storage, file), some))
+    else:
+        name = storage.place(file.path), file.checksum
+        words = _SMALL.get(name, lambda: _to_words(decode(_CHECKED.open(storage, file))))
+    return words if words.schema.equals(kinds) else words.cast(kinds)
+
+
+def _to_words(table: pa.Table) -> pa.Table:
+    if OP not in table.column_names:
+        return table.append_column(_GONE, pa.array(np.zeros(table.num_rows, np.bool_)))
+    return table.drop_columns([OP]).append_column(_GONE, pc.equal(table[OP], DELETE))
+
+
+def _words_schema(schema: pa.Schema) -> pa.Schema:
+    return run_schema(schema).append(pa.field(_GONE, pa.bool_()))
+
+
+def _as_overlay(words: pa.Table, key: Sequence[str]) -> Overlay:
+    upserts = words.filter(pc.invert(words[_GONE])).drop_columns([_GONE])
+    return upserts, words.filter(words[_GONE]).select([HASH, *key])
 
 
 def fold_overlays(
@@ -309,57 +322,20 @@ def fold_overlays(
     overlays = files.overlays_to_fold
     if not overlays:
         return files
-    upserts, deletes = (sort_rows(rows, key) for rows in read_overlay(storage, overlays, schema, key))
+    upserts, deletes = read_overlay(storage, overlays, schema, key)
     # A delete stays: the row that it deletes may be in the run.
     merged = _write_overlay(storage, f"{stem}.delta.arrow", files.bucket, upserts, deletes)
     return BucketFiles(files.run, (*files.overlays[: -len(overlays)], merged))
 
 
-def read_run(
-    storage: Storage, file: DerivedFile | None, schema: pa.Schema, some: KeySubset | None = None
-) -> pa.Table:
-    """The rows of a run, ``_hash`` and the columns of ``schema``; with ``some`` at least those of these keys. Empty
-    when there is no file."""
-    if file is None or not file.rows:
-        return run_schema(schema).empty_table()
-    table = _read(storage, file, some)
-    if OP in table.column_names:
-        table = table.drop_columns([OP])
-    return table.cast(run_schema(schema))
-
-
-def read_delta(
-    storage: Storage,
-    file: DerivedFile,
-    schema: pa.Schema,
-    key: Sequence[str],
-    some: KeySubset | None = None,
-) -> tuple[pa.Table, pa.Table]:
-    """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta, or those of
-    ``some`` keys. A run is read as a delta of upserts alone, so that a first build writes its rows once."""
-    table = _read(storage, file, some)
-    deletes_schema = _key_schema(schema, key)
-    if not table.num_rows:
-        return run_schema(schema).empty_table(), deletes_schema.empty_table()
-    if some is not None:
-        table = some.filter(table)
-    if OP not in table.column_names:
-        return table.cast(run_schema(schema)), deletes_schema.empty_table()
-    upserts = table.filter(pc.equal(table[OP], UPSERT)).drop_columns([OP])
-    deletes = table.filter(pc.equal(table[OP], DELETE)).select([HASH, *key])
-    return upserts.cast(run_schema(schema)), deletes.cast(deletes_schema)
+def read_delta(storage: Storage, file: DerivedFile, schema: pa.Schema, key: Sequence[str]) -> Overlay:
+    """The upserts and the deletes of a delta. A run is read as a delta of upserts alone, so that a first build writes
+    its rows once."""
+    return _as_overlay(_words(storage, file, _words_schema(schema)), key)
 
 
 def run_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(HASH, pa.int64()), *schema])
-
-
-def _key_schema(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
-    return run_schema(pa.schema([schema.field(name) for name in key]))
-
-
-def _read(storage: Storage, file: DerivedFile, some: KeySubset | None = None) -> pa.Table:
-    return decode(_CHECKED.open(storage, file), some)
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SAMPLES_MAX = 3
+_KEYS_WORTH_THREADS = 100_000
+"""For few, threads wait for each other more than they work, where no network is waited for."""
 _CHANGES_MAX = 2_000_000
 """Rows of an input between two positions. Their key hashes are in memory."""
 
@@ -356,5 +358,7 @@ def compare_buckets(
     def compare(bucket: int) -> BucketOutcome:
         return task.compare(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), some)
 
+    if not task.storage.remote and len(affected) < _KEYS_WORTH_THREADS:
+        return list(map(compare, touched))
     with ThreadPoolExecutor(os.cpu_count(), "tailrace-compare") as pool:
         return list(pool.map(compare, touched))

@@ -16,7 +16,7 @@ from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.projections.compute.bucket import BucketTask, Placement
-from tailrace.projections.generations import step_files
+from tailrace.projections.generations import result_file, step_files
 from tailrace.projections.generations.difference import HASH, Mask
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_subset import KeySubset
@@ -27,7 +27,6 @@ from tailrace.projections.generations.step_files import (
     DerivedFile,
     StepFiles,
     next_files,
-    read_keys,
     read_result,
 )
 from tests.fixtures.scale import Scale
@@ -129,20 +128,21 @@ def test_of_a_large_run_only_the_rows_with_the_hashes_are_read(
     of_many_groups: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = of_many_groups
-    decoded, read = list[int](), step_files._read
+    decoded, decode = list[int](), result_file.decode
 
     def noted(*arguments: Any) -> pa.Table:
-        table = read(*arguments)
+        table = decode(*arguments)
         decoded.append(table.num_rows)
         return table
 
-    monkeypatch.setattr(step_files, "_read", noted)
+    monkeypatch.setattr(step_files, "decode", noted)
+    monkeypatch.setattr(step_files, "_SMALL_BYTES", 0)
 
     def is_7_or_4000(rows: pa.Table) -> Mask:
         return np.isin(rows["id"].to_numpy(), [7, 4000])
 
     for hashes in (np.sort([hash_texts(["7"]), hash_texts(["4000"])]), None):
-        found = read_keys(bucket.storage, bucket.files, SCHEMA, KEY, KeySubset(is_7_or_4000, hashes))
+        found = read_result(bucket.storage, bucket.files, SCHEMA, KEY, KeySubset(is_7_or_4000, hashes))
         assert sorted(found["text"].to_pylist()) == ["row 4000", "row 7"]
     assert decoded == [2, 5000]
 

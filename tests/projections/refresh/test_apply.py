@@ -55,7 +55,9 @@ class Built:
         for bucket in range(BUCKETS):
             upserts, deletes = of_bucket(given, bucket), of_bucket(dropped, bucket)
             if upserts.num_rows or deletes.num_rows:
-                difference = TableDifference(upserts, np.ones(upserts.num_rows, np.bool_), deletes, upserts)
+                difference = TableDifference(
+                    upserts, np.ones(upserts.num_rows, np.bool_), deletes, upserts, np.arange(0)
+                )
                 path = f"{folder_of(name, number)}/{after}-{bucket}.parquet"
                 files.append(write_delta(store.storage, path, bucket, difference, ("id",)))
         epoch_hash = store.epochs(after=after - 1, limit=1)[0].hash

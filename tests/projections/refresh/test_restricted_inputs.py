@@ -20,9 +20,9 @@ from tailrace.projections import Changes, Computed, Events, Result, State, Throu
 from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Input, KeyColumn, Projection
+from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.refresh.by_key.restricted_inputs import Inputs, _as_projected
-from tailrace.projections.round.rows import RoundRows
 from tests.projections.refresh.handmade import Handmade, columns, handmade, reading, set_of
 from tests.projections.refresh.test_incremental import event
 
@@ -107,7 +107,7 @@ def test_a_row_is_found_by_its_key_whatever_the_log_has_hashed(
 
     def rows(look: Callable[[], pa.Table]) -> list[dict[str, Any]]:
         read.clear()
-        found._ctx.round_rows = RoundRows(0)  # nothing is known of earlier looks
+        found._ctx.round_rows = KeptAnswers(0)  # nothing is known of earlier looks
         return [{name: row[name] for name in ("id", "note") if name in row} for row in look().to_pylist()]
 
     by_key = rows(lambda: found.rows_with_keys("rows", ["id"], set_of([shown]), ["note"]))
@@ -126,7 +126,7 @@ def test_the_same_keys_are_looked_up_once_in_whatever_order_they_come(
 ) -> None:
     """Grouped by several threads they come in another order each time."""
     found = inputs(made, reading(["note"], rows=State("shop.public.bigint", affects="note")))
-    found._ctx.round_rows = RoundRows(1 << 20)
+    found._ctx.round_rows = KeptAnswers(1 << 20)
     first = found.rows_with_keys("rows", ["id"], set_of([1, 2]), ["note"])
     looked = len(read)
     assert looked and first.num_rows == 2

@@ -7,11 +7,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow as pa
-
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.round.files import RoundFiles
-from tailrace.projections.round.rows import RoundRows
 
 
 class Writer:
@@ -54,25 +51,3 @@ def test_what_could_not_be_written_is_written_at_the_next_try() -> None:
     with suppress(OSError):
         files.folder_of(Cut(1), "orders", fail)
     assert (files.folder_of(Cut(1), "orders", write) / "0.parquet").read_text() == "1"
-
-
-def test_rows_are_looked_up_once_and_never_more_of_them_are_kept_than_may_be() -> None:
-    rows = RoundRows(most_bytes=20)
-    asked: list[str] = []
-
-    def look_up(question: str, count: int) -> pa.Table:
-        def table() -> pa.Table:
-            asked.append(question)
-            return pa.table({"id": pa.array(range(count), pa.int64())})
-
-        return rows.get(question, table)
-
-    assert look_up("a", 1).num_rows == 1 and look_up("a", 1).num_rows == 1
-    assert asked == ["a"]
-    assert look_up("large", 9).num_rows == 9 and look_up("large", 9).num_rows == 9
-    assert asked == ["a", "large", "large"], "there is no room for it"
-    look_up("b", 1)
-    look_up("c", 1)
-    look_up("b", 1)
-    look_up("a", 1)
-    assert asked == ["a", "large", "large", "b", "c", "a"], "the oldest went"

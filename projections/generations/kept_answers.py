@@ -1,4 +1,5 @@
-"""Rows of some keys that several projections look up at one position, looked up once."""
+"""What is asked again soon, and takes no more memory than it may: rows that projections of one round look up, small
+files that every step reads."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ class _Sized(Protocol):
     def nbytes(self) -> int: ...
 
 
-_Rows = TypeVar("_Rows", bound=_Sized)
+_Answer = TypeVar("_Answer", bound=_Sized)
 
 
-class RoundRows:
+class KeptAnswers:
     """The latest answers, ``most_bytes`` of them: the oldest go first."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -24,11 +25,11 @@ class RoundRows:
         self._held: dict[Hashable, Any] = {}
         self._bytes = 0
 
-    def get(self, question: Hashable, look_up: Callable[[], _Rows]) -> _Rows:
-        """What ``look_up`` gives, or gave before. A question names the position. Nobody may change the answer."""
+    def get(self, question: Hashable, look_up: Callable[[], _Answer]) -> _Answer:
+        """What ``look_up`` gives, or gave before. Nobody may change it: the same question has the same answer."""
         with self._lock:
             if question in self._held:
-                found: _Rows = self._held[question]
+                found: _Answer = self._held[question]
                 return found
         found = look_up()
         with self._lock:
