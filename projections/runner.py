@@ -49,7 +49,7 @@ UNDECLARED_SECONDS = 30.0
 refreshed as soon as the log has grown."""
 
 BY_KEY_SECONDS = 0.5
-"""How old a position may be that projections share which are refreshed by key: what they save by it is little."""
+"""How old a position may be that projections share which are refreshed by key, while none is far behind."""
 
 _UNFINISHED = ("failed", "waiting")
 
@@ -166,10 +166,14 @@ class Schedule:
         reads the results of others goes where they are."""
         return self._entries[name].by_key or bool(self._reads.get(name))
 
-    def allowed_age(self, name: str) -> float:
-        """Seconds that the position which it is brought to may be old."""
+    def allowed_age(self, name: str, now: float) -> float:
+        """Seconds that the position which it is brought to may be old. One that is far behind may go to an older one:
+        that costs it little, and what others have looked up there saves more."""
         entry = self._entries[name]
-        return min(entry.freshness / 4, BY_KEY_SECONDS) if entry.by_key else entry.freshness / 4
+        if not entry.by_key:
+            return entry.freshness / 4
+        behind = 0.0 if entry.behind_since is None else now - entry.behind_since
+        return max(min(entry.freshness / 4, BY_KEY_SECONDS), behind / 4)
 
     def note_outcomes(self, done: Refreshed, now: float) -> None:
         """What became of a refresh."""
@@ -285,7 +289,7 @@ class SharedCut:
             shared is None
             or self._given.get(name) == shared.cut.epoch
             or self._schedule.has(name, shared.cut.epoch)
-            or now - shared.at > self._schedule.allowed_age(name)
+            or now - shared.at > self._schedule.allowed_age(name, now)
         ):
             shared = self._latest = _Taken(self._store.cut(), now)
             if not follows:

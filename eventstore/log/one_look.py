@@ -22,18 +22,24 @@ BELIEVED_SECONDS = 5.0
 
 
 class OneLook(threading.local):
-    """The answers that this thread was given; None outside."""
+    """The answers that this thread was given; None outside. ``kept`` are those of the last look, which was for work at
+    the position ``at`` (None: at any)."""
 
     answers: dict[Hashable, Any] | None = None
+    kept: dict[Hashable, Any]
+    at: Cut | None = None
     begun: float = 0.0
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Inside, also where it is taken again, answers are believed for ``BELIEVED_SECONDS``."""
+    def taken(self, at: Cut | None = None) -> Iterator[None]:
+        """Inside, also where it is taken again, answers are believed for ``BELIEVED_SECONDS``. So are those of the look
+        before, when both are for work ``at`` one position."""
         if self.answers is not None:
             yield
             return
-        self.answers, self.begun = {}, time.monotonic()
+        if at is None or at != self.at:
+            self.kept, self.begun = {}, time.monotonic()
+        self.answers, self.at = self.kept, at
         try:
             yield
         finally:
@@ -44,7 +50,8 @@ class OneLook(threading.local):
         if self.answers is None:
             return ask()
         if time.monotonic() - self.begun > BELIEVED_SECONDS:
-            self.answers, self.begun = {}, time.monotonic()
+            self.answers = self.kept = {}
+            self.begun = time.monotonic()
         if question not in self.answers:
             self.answers[question] = ask()
         return self.answers[question]

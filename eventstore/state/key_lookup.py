@@ -46,8 +46,9 @@ Matches = Callable[[Sequence[pa.Array]], Mask]
 
 _FIRST_ROWS = 1024
 _ROWS_PER_UNIT = 131_072  # larger files are read by partitions, several at once
+_UNIT_BYTES = 1 << 20
 _ROWS_WORTH_A_TASK = 8192
-"""Of a unit. Threads that decode smaller ones wait for each other more than they work."""
+"""Of a file. Threads that decode smaller ones wait for each other more than they work."""
 
 
 class TooLarge(TailraceError):
@@ -231,31 +232,49 @@ def _decode_units(
     """What ``take`` makes of the rows of each unit. Rows of one key come in their order; several units are decoded at
     once, so a consumer that stops early has had little more than it took."""
 
-    def decode(unit: tuple[SegmentRef, tuple[int, ...] | None]) -> list[_T]:
-        ref, partitions = unit
-        version = versions[ref.version]
-        table = read_segment(
-            storage,
-            ref,
-            columns=[*layout.required_columns(version), "_offset", "_epoch"],
-            partitions=partitions,
-            hints=DecodeHints(SILENT, layout.coded_columns(version) if coded else ()),
-            of=version,
-        )
+    def decode(unit: _Unit) -> list[_T]:
+        version = versions[unit.refs[0].version]
+        hints = DecodeHints(SILENT, layout.coded_columns(version) if coded else ())
+        columns = [*layout.required_columns(version), "_offset", "_epoch"]
+        tables = [
+            read_segment(storage, ref, columns=columns, partitions=unit.partitions, hints=hints, of=version)
+            for ref in unit.refs
+        ]
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
         return [take(rows) for rows in conform(table, version, layout)]
 
     units = list(_units(refs))
-    if len(units) < 2 or sum(ref.rows for ref in refs) < _ROWS_WORTH_A_TASK * len(units):
+    if len(units) < 2 or sum(ref.rows for ref in refs if ref.path) < _ROWS_WORTH_A_TASK * len(units):
         yield from map(decode, units)
         return
     with ThreadPoolExecutor(os.cpu_count(), "tailrace-decode") as pool:
         yield from pool.map(decode, units)  # what it has not begun when its consumer stops, it leaves
 
 
-def _units(refs: Iterable[SegmentRef]) -> Iterator[tuple[SegmentRef, tuple[int, ...] | None]]:
-    """Whole small files, large ones by partition: a key's later rows are in its later partition."""
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What is decoded at once: parts of the log of one version, and of these some partitions (None: all)."""
+
+    refs: Sequence[SegmentRef]
+    partitions: tuple[int, ...] | None = None
+
+
+def _units(refs: Sequence[SegmentRef]) -> Iterator[_Unit]:
+    """Whole small files, large ones by partition: a key's later rows are in its later partition. Those in the catalog
+    that follow each other are one, up to ``_UNIT_BYTES``: each has few rows."""
+    held: list[SegmentRef] = []
+    size = 0
     for ref in refs:
-        if ref.path is None or ref.rows <= _ROWS_PER_UNIT:
-            yield ref, None
+        size += ref.bytes
+        if held and (ref.path is not None or ref.version != held[0].version or size > _UNIT_BYTES):
+            yield _Unit(held)
+            held, size = [], ref.bytes
+        if ref.path is None:
+            held.append(ref)
+        elif ref.rows <= _ROWS_PER_UNIT:
+            yield _Unit([ref])
         else:
-            yield from ((ref, (piece.partition,)) for piece in sorted(ref.ranges, key=lambda r: r.partition))
+            pieces = sorted(ref.ranges, key=lambda piece: piece.partition)
+            yield from (_Unit([ref], (piece.partition,)) for piece in pieces)
+    if held:
+        yield _Unit(held)

@@ -17,6 +17,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,9 @@ OVERLAYS_MOST = 8
 
 _OVERLAY_SHARE = 0.25
 _OVERLAY_BYTES_MIN = 64 << 10
-"""Overlays may take this share of the run's bytes, and at least so many bytes."""
+_CRC_END = 1 << 32
+"""Overlays may take this share of the run's bytes, up to twice as much of some, and at least so many bytes. By their
+names runs differ in it: those that grow alike, of several buckets and projections, are not written at once."""
 
 _TIER = 4
 """The latest overlays are merged with an older one that is at most so many times larger than all of them. So a row is
@@ -87,8 +90,12 @@ class BucketFiles:
     @property
     def outgrown(self) -> bool:
         """Whether the overlays should become part of the run."""
-        base = self.run.bytes if self.run else 0
-        return sum(file.bytes for file in self.overlays) > max(base * _OVERLAY_SHARE, _OVERLAY_BYTES_MIN)
+        share = (
+            _OVERLAY_SHARE * (1 + crc32(self.run.path.encode()) / _CRC_END) * self.run.bytes
+            if self.run
+            else 0
+        )
+        return sum(file.bytes for file in self.overlays) > max(share, _OVERLAY_BYTES_MIN)
 
     @property
     def overlays_to_fold(self) -> tuple[DerivedFile, ...]:

@@ -51,7 +51,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[RefreshOutcome] = []
-    with ctx.store.look.taken(), kept_connections():
+    with ctx.store.look.taken(cut), kept_connections():
         for done, name in enumerate(refresh_order(ctx.projections, selected)):
             ctx.report("refreshing", done, len(selected), "projections")
             try:
@@ -66,14 +66,14 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
 
 def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
     """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
-    with ctx.store.look.taken():
+    with ctx.store.look.taken(cut):
         return finished(_begin(ctx, name, cut))
 
 
 def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
     """The same, up to the commits of steps. The caller has the rest done, and asks for no other refresh of this
     projection before."""
-    with ctx.store.look.taken():
+    with ctx.store.look.taken(cut):
         return _begin(ctx, name, cut)
 
 

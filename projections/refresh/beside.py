@@ -75,7 +75,7 @@ class Beside:
         return bool(self._running)
 
     def _finish(self, name: str, cut: Cut, begun: Sequence[RefreshOutcome | Rest]) -> Refreshed:
-        with self._look.taken():
+        with self._look.taken(cut):
             return Refreshed(name, cut, finished(begun))
 
     def _keep_connections(self) -> None:

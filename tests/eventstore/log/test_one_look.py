@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log import one_look
+from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.projections.shoplog import ShopLog, topic
@@ -69,6 +70,22 @@ def test_answers_are_remembered_inside_and_not_outside(shop: ShopLog, reads: lis
     before = len(reads)
     store.schemas(ORDERS)
     assert len(reads) > before
+
+
+def test_answers_of_the_look_before_are_believed_at_the_same_position_alone(
+    shop: ShopLog, reads: list[int]
+) -> None:
+    store, cut = shop.store, shop.store.cut()
+
+    def asked(at: Cut | None) -> int:
+        before = len(reads)
+        with store.look.taken(at):
+            store.schemas(ORDERS)
+        return len(reads) - before
+
+    assert asked(cut) > 0 and asked(Cut(cut.epoch)) == 0
+    assert asked(Cut(cut.epoch + 1)) > 0
+    assert asked(None) > 0 and asked(None) > 0
 
 
 def test_another_thread_looks_itself(shop: ShopLog, reads: list[int]) -> None:
