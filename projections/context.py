@@ -230,10 +230,10 @@ class ProjectionContext:
 
     def epoch(self, number: int) -> EpochInfo:
         """Raises UsageError when the log has no such epoch."""
-        found = self.store.epochs(after=number - 1, limit=1)
-        if not found or found[0].epoch != number:
+        found = self.store.epoch(number)
+        if found is None:
             raise UsageError(f"epoch {number} is not in the log", hint="its history there is gone")
-        return found[0]
+        return found
 
     def topics(self, projection: Projection) -> tuple[TopicId, ...]:
         """The topics that a projection reads, directly or by way of other loaded ones."""
@@ -246,12 +246,12 @@ class ProjectionContext:
     def check_fence(self, generation: Generation, fence: Fence) -> None:
         """Raises OperatorError when the sink's content is not of this log at the fence's epoch: the catalog was
         restored, or the log is another one."""
-        known = self.store.epochs(after=fence.epoch - 1, limit=1)
+        known = self.store.epoch(fence.epoch)
         if fence.log_id != self.store.log_id:
             why = f"log {fence.log_id}, this is log {self.store.log_id}"
-        elif not known or known[0].epoch != fence.epoch:
+        elif known is None:
             why = f"epoch {fence.epoch}, which this log does not have"
-        elif known[0].hash != fence.epoch_hash:
+        elif known.hash != fence.epoch_hash:
             why = f"another epoch {fence.epoch} than this log's"
         else:
             return

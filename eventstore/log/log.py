@@ -89,6 +89,12 @@ class Log:
         found = self.epochs(head - 1, 1) if head else []
         return found[0] if found else None
 
+    @asked_once
+    def epoch(self, number: int) -> EpochInfo | None:
+        """One epoch; None when the log has no such, or not any more."""
+        found = self.epochs(number - 1, 1)
+        return found[0] if found and found[0].epoch == number else None
+
     def epochs(
         self, after: int = 0, limit: int = 1000, topics: Sequence[TopicId | str] | None = None
     ) -> list[EpochInfo]:

@@ -53,6 +53,14 @@ class DerivedRun:
     commit_ts: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class StepsExtent:
+    """How many ``steps`` a generation has, and the epoch that the ``first`` one leads to (0: there is none)."""
+
+    steps: int
+    first: int
+
+
 def step_hash(digest: str, values: Mapping[str, Any] | RowMapping) -> str:
     """The hash of a step, from its row: over that of the step before and the digest of its generation."""
     covered = [
@@ -135,6 +143,14 @@ class ProjectionSteps:
         query = steps_of(*mine, table.c.to_epoch > after).order_by(table.c.from_epoch)
         with self._catalog.read() as connection:
             return [_stored(row) for row in connection.execute(query).mappings()]
+
+    def extent(self, projection: str, generation: int) -> StepsExtent:
+        """How many there are, without a look at them."""
+        table = tables.derived
+        mine = (table.c.projection == projection, table.c.generation == generation)
+        query = select(func.count(), func.coalesce(func.min(table.c.to_epoch), 0)).where(*mine)
+        with self._catalog.read() as connection:
+            return StepsExtent(*connection.execute(query).one())
 
     def last(self, projection: str, generation: int) -> DerivedRun | None:
         """The step at which a generation's chain ends; None before the first. Raises as ``list``."""

@@ -43,9 +43,15 @@ class StepRefused(UsageError):
         self.generation = generation.number
 
 
-def apply(ctx: ProjectionContext, generation: Generation, since: ApplyResult | None = None) -> ApplyResult:
+def apply(
+    ctx: ProjectionContext,
+    generation: Generation,
+    since: ApplyResult | None = None,
+    taken: DerivedRun | None = None,
+) -> ApplyResult:
     """Apply all committed steps that the sink does not have yet. ``since``: what this process applied a moment ago, so
-    that the sink need not be asked again; each step compares the fence under a lock.
+    that the sink need not be asked again, nor the catalog, if ``taken`` is the step that this process took from there;
+    each step compares the fence under a lock.
 
     Raises StepRefused when the sink cannot hold a step's rows, OperatorError when its content is not of this log or
     generation, Fenced when another process moved the fence meanwhile, TransientError when the sink is out of reach: the
@@ -55,7 +61,10 @@ def apply(ctx: ProjectionContext, generation: Generation, since: ApplyResult | N
     fence = since.fence if since else sink.fence(target)
     if fence is None:
         sink.create(target)
-    steps = missing_steps(ctx, generation, fence)
+    if taken is not None and fence is not None and fence.epoch == taken.from_epoch:
+        steps = [taken]
+    else:
+        steps = missing_steps(ctx, generation, fence)
     upserts = deletes = 0
     for step in steps:
         to = generation.fence(ctx.store.log_id, step)

@@ -29,8 +29,11 @@ def prune(ctx: ProjectionContext, generation: Generation, projection: Projection
     """Forget steps that have long been in the sink, and at once those from before a redaction of an input. Files that
     only they named are removed."""
     name, number = generation.projection, generation.number
-    steps = ctx.store.steps.list(name, number)
     erased = max(erasures(ctx.store, ctx.topics(projection)).values(), default=0)
+    held = ctx.store.steps.extent(name, number)
+    if held.steps < 2 * _STEPS_RETAINED and held.first >= erased:
+        return
+    steps = ctx.store.steps.list(name, number)
     if not steps or steps[-1].to_epoch < erased:
         erased = 0  # the result without the erased values is still to come
     count = sum(step.to_epoch < erased for step in steps)

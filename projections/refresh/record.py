@@ -87,7 +87,10 @@ def record_applied(
     if taken is None and not applied.steps and number in ctx.on_record.get(name, ()):
         return
     now = datetime.now(UTC)
-    for step, is_new in _unrecorded_steps(ctx, generation, applied):
+    alone = taken is not None and applied.steps == 1 and number in ctx.on_record.get(name, ())
+    for step, is_new in (
+        [(taken.run, True)] if taken and alone else _unrecorded_steps(ctx, generation, applied)
+    ):
         if taken is not None and taken.run.to_epoch == step.to_epoch:
             record = _record_of_own(ctx, projection, started, now, taken)
         else:

@@ -105,7 +105,7 @@ def _begin(
     taken = take_step(by_stage(step, decided), decided)
 
     def finish() -> RefreshOutcome:
-        applied = apply(ctx, generation, since=pending)
+        applied = apply(ctx, generation, pending, taken.run)
         record_applied(ctx, projection, generation, begun, applied, taken)
         prune(ctx, generation, projection)
         return RefreshOutcome(

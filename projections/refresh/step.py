@@ -127,7 +127,7 @@ def take_step(
     if step.follows_log and step.on == "spark":
         if computed.kind == "full":
             prove(step, run)
-        compare_engines(step, files_of(run))
+        compare_engines(replace(step), files_of(run))  # the proof may be new
     seconds = None if done else computed.seconds
     return CommittedStep(
         run, computed.kind, computed.reason, computed.keys, seconds, computed.cause, computed.on

@@ -58,6 +58,11 @@ class StepInput:
         """The definition with what its inputs affect by the columns that they have when this is first asked."""
         return followed(self.ctx.store, self.definition)
 
+    @cached_property
+    def held(self) -> Generation:
+        """The generation as the catalog has it when this is first asked, with what was found out about it."""
+        return self.ctx.generation(self.generation.projection, self.generation.number)
+
     def results(self) -> dict[str, int]:
         """The generation of each result of another projection that is read at the position."""
         return results_at(

@@ -47,7 +47,7 @@ def input_versions(step: StepInput) -> dict[str, int]:
 def proof_of(step: StepInput) -> SampleProof | None:
     """The proof of a generation; None when it is not of the columns that the inputs have now, or not of what the author
     vouches for now."""
-    checked = step.ctx.generation(step.generation.projection, step.generation.number).checked
+    checked = step.held.checked
     if checked is None or checked.subqueries is None or checked.trusted != step.projection.trust:
         return None
     return checked if dict(checked.versions) == input_versions(step) else None

@@ -50,7 +50,7 @@ def sail_is_wanted(ctx: ProjectionContext) -> bool:
 def parity_of(step: StepInput) -> Parity | None:
     """What is known of the Sail that is installed, for the columns that the inputs have now; None: it is still to be
     compared."""
-    held = step.ctx.generation(step.generation.projection, step.generation.number).parity
+    held = step.held.parity
     if held is None or held.engine != sail_version() or dict(held.versions) != input_versions(step):
         return None
     return held
