@@ -24,6 +24,7 @@ from tailrace.projections.compute.sampling import KeySelection
 from tailrace.projections.generations.difference import (
     HASH,
     Row,
+    RowNumbers,
     TableDifference,
     difference,
     null_keys,
@@ -37,7 +38,7 @@ from tailrace.projections.generations.step_files import (
     BucketFiles,
     DerivedFile,
     fold_overlays,
-    read_result,
+    read_results,
     run_schema,
     write_delta,
     write_run,
@@ -215,31 +216,62 @@ class BucketTask:
             return []
         return [path for path in self.storage.list(self.folder) if is_by(path, self.attempt)]
 
-    def compare(self, bucket: int, rows: pa.Table, some: KeySubset | None = None) -> BucketOutcome:
-        """Compare one bucket's ordered rows with the result before, and write what differs. With ``some``, the rows are
-        those of some keys, and are compared with the rows of these keys."""
-        key, schema = self.placement.key, self.placement.schema
+    def compare(self, bucket: int, rows: pa.Table) -> BucketOutcome:
+        """Compare one bucket's ordered rows with the result before, and write what differs."""
+        key, schema, choice = self.placement.key, self.placement.schema, self.placement.choice
         bad = bad_keys(bucket, rows, key)
         if bad is not None:
             return bad
         before = self.previous.get(bucket, NO_FILES)
-        choice = self.placement.choice
-        if some is None and choice is not None:
-            some = KeySubset(lambda table: choice.mask(table[HASH].to_numpy()))
-        old = read_result(self.storage, before, schema, key, some)
+        some = None if choice is None else KeySubset(lambda table: choice.mask(table[HASH].to_numpy()))
+        old = read_results(self.storage, [before], schema, key, some)
         found = difference(old, rows, key, self.tolerance)
+        return self._settled(bucket, rows.num_rows, found, old, found.result if choice is None else None)
+
+    def compare_keys(self, rows: pa.Table, some: KeySubset, buckets: Sequence[int]) -> list[BucketOutcome]:
+        """Compare ordered rows, which are those of some keys, with the rows of these keys in the result before. Of
+        several ``buckets`` at once, which are all that may have any."""
+        key, schema = self.placement.key, self.placement.schema
+        place = self._buckets_of(rows)
+        if len(null_keys(rows, key)) or len(repeated_keys(rows, key)):
+            parts = [(bucket, rows.filter(pa.array(place == bucket))) for bucket in buckets]
+            return [bad for bucket, part in parts if (bad := bad_keys(bucket, part, key)) is not None]
+        files = [self.previous.get(bucket, NO_FILES) for bucket in buckets]
+        old = read_results(self.storage, files, schema, key, some)
+        found = difference(old, rows, key, self.tolerance)
+        upserts, deletes = self._buckets_of(found.upserts), self._buckets_of(found.deletes)
+        return [
+            self._settled(
+                bucket,
+                int((place == bucket).sum()),
+                found.part(upserts == bucket, deletes == bucket),
+                old,
+                None,
+            )
+            for bucket in buckets
+        ]
+
+    def _buckets_of(self, rows: pa.Table) -> RowNumbers:
+        hashes = rows[HASH].combine_chunks()
+        return keys.buckets_of(hashes, self.placement.partitions, self.placement.split).astype(np.int64)
+
+    def _settled(
+        self, bucket: int, rows: int, found: TableDifference, old: pa.Table, result: pa.Table | None
+    ) -> BucketOutcome:
+        """What was ``found``, in files where it is to be written."""
+        before = self.previous.get(bucket, NO_FILES)
         if found.is_empty and not (self.afresh and before.overlays):
-            return BucketOutcome(bucket, rows.num_rows)
+            return BucketOutcome(bucket, rows)
         outcome = BucketOutcome(
             bucket,
-            rows.num_rows,
+            rows,
             only_new=found.added.num_rows,
             only_old=found.deletes.num_rows,
             different=found.changed.num_rows,
         )
         if self.folder is None:
-            return replace(outcome, samples=_row_samples(found, old, key))
-        files, delta = self._write(bucket, before, found, found.result if some is None else None)
+            return replace(outcome, samples=_row_samples(found, old, self.placement.key))
+        files, delta = self._write(bucket, before, found, result)
         outcome = replace(outcome, files=files, delta=delta)
         self.receipt(outcome)
         failpoints.hit("derived_written")

@@ -47,6 +47,12 @@ class TableDifference:
     def changed(self) -> pa.Table:
         return self.upserts.filter(pa.array(~self.is_new))
 
+    def part(self, upserts: Mask, deletes: Mask) -> TableDifference:
+        """That of some keys: these upserts and deletes. Its result is without the rows that did not change."""
+        some = self.upserts.filter(pa.array(upserts))
+        gone = self.deletes.filter(pa.array(deletes))
+        return TableDifference(some, self.is_new[upserts], gone, some, np.arange(some.num_rows))
+
     @property
     def is_empty(self) -> bool:
         return not (self.upserts.num_rows or self.deletes.num_rows)

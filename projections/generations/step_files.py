@@ -242,17 +242,26 @@ def _write(
     )
 
 
-def read_result(
+def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
+    """A bucket's result: ``_hash`` and the columns of ``schema``, ordered by (hash, key)."""
+    return read_results(storage, [files], schema, key)
+
+
+def read_results(
     storage: Storage,
-    files: BucketFiles,
+    buckets: Sequence[BucketFiles],
     schema: pa.Schema,
     key: Sequence[str],
     some: KeySubset | None = None,
 ) -> pa.Table:
-    """A bucket's result, or the rows of some keys: ``_hash`` and the columns of ``schema``, ordered by (hash, key)."""
-    runs = [files.run] if files.run is not None and files.run.rows else []
-    words = _last_words(storage, [*runs, *files.overlays], schema, key, some)
-    return _as_overlay(words, key)[0]
+    """The result of several buckets, or the rows of some keys there, ordered by (hash, key)."""
+    files = [
+        file
+        for bucket in buckets
+        for file in (bucket.run, *bucket.overlays)
+        if file is not None and file.rows
+    ]
+    return _as_overlay(_last_words(storage, files, schema, key, some), key)[0]
 
 
 Overlay = tuple[pa.Table, pa.Table]
@@ -292,6 +301,8 @@ def _words(storage: Storage, file: DerivedFile, kinds: pa.Schema, some: KeySubse
     """The rows of a run or a delta in its order; with ``some`` at least those of these keys."""
     if file.bytes > _SMALL_BYTES:
         words = _to_words(decode(_CHECKED.open(storage, file), some))
+        if some is not None and some.hashes is None:
+            words = some.filter(words)  # all of them are not to be copied
     else:
         name = storage.place(file.path), file.checksum
         words = _SMALL.get(name, lambda: _to_words(decode(_CHECKED.open(storage, file))))

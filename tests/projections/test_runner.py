@@ -400,9 +400,9 @@ def test_the_next_step_is_computed_while_one_is_brought_to_its_sink(
             two_taken.set()
         return found
 
-    def patient_apply(ctx: Any, generation: Any, since: Any = None) -> Any:
+    def patient_apply(ctx: Any, generation: Any, since: Any = None, taken: Any = None) -> Any:
         assert since is None or two_taken.wait(60)
-        return apply(ctx, generation, since)
+        return apply(ctx, generation, since, taken)
 
     def tell(outcome: RefreshOutcome) -> None:
         told.append(outcome)
@@ -424,11 +424,11 @@ def test_what_a_sink_refuses_beside_the_next_computation_is_an_outcome_and_taken
     refresh(ctx)
     shop.work()
 
-    def away(ctx: Any, generation: Any, since: Any = None) -> Any:
+    def away(ctx: Any, generation: Any, since: Any = None, taken: Any = None) -> Any:
         if since is not None and generation.projection == "totals" and not failed:
             failed.append(True)
             raise TransientError("the sink is away", hint="wait")
-        return apply(ctx, generation, since)
+        return apply(ctx, generation, since, taken)
 
     def tell(outcome: RefreshOutcome) -> None:
         told.append(outcome)

@@ -355,10 +355,13 @@ def compare_buckets(
 
     some = KeySubset(has, np.unique(affected.hashes) if by_hash else None)
 
-    def compare(bucket: int) -> BucketOutcome:
-        return task.compare(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), some)
-
+    ordered = placement.rows(rows)
     if not task.storage.remote and len(affected) < _KEYS_WORTH_THREADS:
-        return list(map(compare, touched))
+        return task.compare_keys(ordered, some, touched)
+    places = keys.buckets_of(ordered[HASH].combine_chunks(), placement.partitions, placement.split)
+
+    def compare(bucket: int) -> list[BucketOutcome]:
+        return task.compare_keys(ordered.filter(pa.array(places == bucket)), some, [bucket])
+
     with ThreadPoolExecutor(os.cpu_count(), "tailrace-compare") as pool:
-        return list(pool.map(compare, touched))
+        return [outcome for each in pool.map(compare, touched) for outcome in each]

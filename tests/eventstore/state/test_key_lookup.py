@@ -19,6 +19,7 @@ from tailrace.eventstore.state.key_lookup import (
     TooLarge,
     _collect_within,
     _complete_keys,
+    _Unit,
     _units,
     _units_backwards,
     changed_keys,
@@ -216,8 +217,21 @@ def test_only_large_files_are_read_by_partition() -> None:
     ranges = tuple(PartitionRange(at, 0, 65_536) for at in (1, 0))
     full = SegmentRef(TOPIC, 1, 1, 1, 131_072, 0, ranges, path="a file")
     larger = replace(full, rows=131_073)
-    assert list(_units([full, replace(larger, path=None), larger])) == [
-        (full, None), (replace(larger, path=None), None), (larger, (0,)), (larger, (1,)),
+    inside = replace(larger, path=None)
+    assert list(_units([full, inside, larger])) == [
+        _Unit([full]), _Unit([inside]), _Unit([larger], (0,)), _Unit([larger], (1,)),
+    ]  # fmt: skip
+
+
+def test_parts_in_the_catalog_are_decoded_together_up_to_a_size_and_never_over_another_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tailrace.eventstore.state.key_lookup._UNIT_BYTES", 10)
+    part = SegmentRef(TOPIC, 1, 1, 1, 1, 4, (), inline=b"")
+    newer, file = replace(part, version=2), replace(part, path="a file")
+    assert [unit.refs for unit in _units([part] * 5)] == [[part] * 2, [part] * 2, [part]]
+    assert [unit.refs for unit in _units([part, newer, newer, file, newer])] == [
+        [part], [newer, newer], [file], [newer],
     ]  # fmt: skip
 
 

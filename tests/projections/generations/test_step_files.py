@@ -28,6 +28,7 @@ from tailrace.projections.generations.step_files import (
     StepFiles,
     next_files,
     read_result,
+    read_results,
 )
 from tests.fixtures.scale import Scale
 
@@ -61,7 +62,7 @@ class Bucket:
         some = KeySubset(
             lambda t: pa.compute.is_in(t[HASH], value_set=asked).to_numpy(), np.sort(asked.to_numpy())
         )
-        outcome = task.compare(0, rows, None if whole or afresh else some)
+        outcome = task.compare(0, rows) if whole or afresh else task.compare_keys(rows, some, [0])[0]
         if outcome.files is not None:
             (self.files,) = StepFiles(*next_files({}, {0: outcome.files}), (), "", 0).buckets.values() or [
                 NO_FILES
@@ -142,7 +143,7 @@ def test_of_a_large_run_only_the_rows_with_the_hashes_are_read(
         return np.isin(rows["id"].to_numpy(), [7, 4000])
 
     for hashes in (np.sort([hash_texts(["7"]), hash_texts(["4000"])]), None):
-        found = read_result(bucket.storage, bucket.files, SCHEMA, KEY, KeySubset(is_7_or_4000, hashes))
+        found = read_results(bucket.storage, [bucket.files], SCHEMA, KEY, KeySubset(is_7_or_4000, hashes))
         assert sorted(found["text"].to_pylist()) == ["row 4000", "row 7"]
     assert decoded == [2, 5000]
 
