@@ -45,7 +45,9 @@ from tailrace.projections.refresh.step_input import Partial, StepInput
 from tailrace.projections.spark.session import runs_here
 
 _log = logging.getLogger("tailrace.projections")
-_RECORDS_MAX = 500
+_RECORDS = 40
+_FULL_RECORDS = 20
+"""Of a projection's records, those that say what its steps take: these are mostly by key."""
 _MANY_ROWS = 100_000
 """Of inputs, to be read for a result all of whose keys are affected: Spark's tasks read them at less cost."""
 _NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
@@ -249,8 +251,11 @@ def _compute_on(
 def _objection(step: StepInput, last: DerivedRun) -> Objection:
     """What is known against following keys once they are counted: NULLs that the proof does not cover, and cost."""
     generation = step.generation
-    records = step.ctx.store.run_records.latest(generation.projection, limit=_RECORDS_MAX)
-    own = of_engine([record for record in records if record.generation == generation.number], step.on)
+    records = step.ctx.store.run_records
+    latest = records.latest(generation.projection, limit=_RECORDS)
+    full = records.latest(generation.projection, limit=_FULL_RECORDS, kinds=["full"])
+    known = [*latest, *(record for record in full if record not in latest)]
+    own = of_engine([record for record in known if record.generation == generation.number], step.on)
     rows, proof = files_of(last).rows, proof_of(step)
 
     def objection(affected: KeySet, null_links: set[str]) -> tuple[Cause, str] | None:
