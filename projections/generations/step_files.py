@@ -305,8 +305,13 @@ def _words(storage: Storage, file: DerivedFile, kinds: pa.Schema, some: KeySubse
             words = some.filter(words)  # all of them are not to be copied
     else:
         name = storage.place(file.path), file.checksum
-        words = _SMALL.get(name, lambda: _to_words(decode(_CHECKED.open(storage, file))))
+        words = _SMALL.get(name, lambda: _to_words(decode(_copied(_CHECKED.open(storage, file)))))
     return words if words.schema.equals(kinds) else words.cast(kinds)
+
+
+def _copied(data: pa.Buffer) -> pa.Buffer:
+    """What is kept is no part of a file, which somebody might change, or cut short: that ends a process."""
+    return pa.py_buffer(bytes(data))
 
 
 def _to_words(table: pa.Table) -> pa.Table:

@@ -148,6 +148,18 @@ def test_of_a_large_run_only_the_rows_with_the_hashes_are_read(
     assert decoded == [2, 5000]
 
 
+def test_rows_that_are_kept_are_those_that_were_compared_whatever_becomes_of_the_file(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    bucket.step({key: f"row {key}" for key in range(100)})
+    assert bucket.read() == bucket.rows
+    assert bucket.files.run is not None
+    path = Path(bucket.storage.place(bucket.files.run.path))
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.write(bytes(bucket.files.run.bytes))
+    assert bucket.read() == bucket.rows
+
+
 def test_merged_overlays_are_in_order_so_that_their_parts_are_found_too(of_many_groups: Bucket) -> None:
     bucket = of_many_groups
     for number in range(OVERLAYS_MOST + 1):
