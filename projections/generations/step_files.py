@@ -32,7 +32,7 @@ from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_file import decode, encode
 
 OP = "_op"
-_GONE = "_gone"
+_DELETED = "_deleted"  # reserved, as the two others: no output has such a column
 UPSERT, DELETE = "u", "d"
 
 OVERLAYS_MOST = 8
@@ -90,12 +90,11 @@ class BucketFiles:
     @property
     def outgrown(self) -> bool:
         """Whether the overlays should become part of the run."""
-        share = (
-            _OVERLAY_SHARE * (1 + crc32(self.run.path.encode()) / _CRC_END) * self.run.bytes
-            if self.run
-            else 0
-        )
-        return sum(file.bytes for file in self.overlays) > max(share, _OVERLAY_BYTES_MIN)
+        most = _OVERLAY_BYTES_MIN
+        if self.run is not None:
+            share = _OVERLAY_SHARE * (1 + crc32(self.run.path.encode()) / _CRC_END)
+            most = max(most, int(share * self.run.bytes))
+        return sum(file.bytes for file in self.overlays) > most
 
     @property
     def overlays_to_fold(self) -> tuple[DerivedFile, ...]:
@@ -261,7 +260,7 @@ def read_results(
         for file in (bucket.run, *bucket.overlays)
         if file is not None and file.rows
     ]
-    return _as_overlay(_last_words(storage, files, schema, key, some), key)[0]
+    return _as_overlay(_latest_rows(storage, files, schema, key, some), key)[0]
 
 
 Overlay = tuple[pa.Table, pa.Table]
@@ -272,10 +271,10 @@ def read_overlay(
     storage: Storage, files: Sequence[DerivedFile], schema: pa.Schema, key: Sequence[str]
 ) -> Overlay:
     """Several deltas as one: the last word on each key, ordered by (hash, key)."""
-    return _as_overlay(_last_words(storage, files, schema, key), key)
+    return _as_overlay(_latest_rows(storage, files, schema, key), key)
 
 
-def _last_words(
+def _latest_rows(
     storage: Storage,
     files: Sequence[DerivedFile],
     schema: pa.Schema,
@@ -284,49 +283,51 @@ def _last_words(
 ) -> pa.Table:
     """What a run and deltas, oldest first, say last of each key, or of each of ``some``: ``_hash``, the columns of
     ``schema`` and whether the row is gone. Ordered by (hash, key)."""
-    kinds = _words_schema(schema)
-    said = [_words(storage, file, kinds, some) for file in files]
-    table = pa.concat_tables(said or [kinds.empty_table()]).combine_chunks()
+    kinds = _schema_with_deleted(schema)
+    parts = [_rows_of(storage, file, kinds, some) for file in files]
+    table = pa.concat_tables(parts or [kinds.empty_table()]).combine_chunks()
     if some is not None:
         table = some.filter(table)
     table = sort_rows(table, key)  # the later word stays behind the earlier one
-    if len(said) < 2:
+    if len(parts) < 2:
         return table
     last = np.ones(table.num_rows, np.bool_)
     last[repeated_keys(table, key) - 1] = False
     return table.filter(pa.array(last))
 
 
-def _words(storage: Storage, file: DerivedFile, kinds: pa.Schema, some: KeySubset | None = None) -> pa.Table:
+def _rows_of(
+    storage: Storage, file: DerivedFile, kinds: pa.Schema, some: KeySubset | None = None
+) -> pa.Table:
     """The rows of a run or a delta in its order; with ``some`` at least those of these keys."""
     if file.bytes > _SMALL_BYTES:
-        words = _to_words(decode(_CHECKED.open(storage, file), some))
+        rows = _with_deleted(decode(_CHECKED.open(storage, file), some))
         if some is not None and some.hashes is None:
-            words = some.filter(words)  # all of them are not to be copied
+            rows = some.filter(rows)  # all of them are not to be copied
     else:
         name = storage.place(file.path), file.checksum
-        words = _SMALL.get(name, lambda: _to_words(decode(_copied(_CHECKED.open(storage, file)))))
-    return words if words.schema.equals(kinds) else words.cast(kinds)
+        rows = _SMALL.get(name, lambda: _with_deleted(decode(_copy(_CHECKED.open(storage, file)))))
+    return rows if rows.schema.equals(kinds) else rows.cast(kinds)
 
 
-def _copied(data: pa.Buffer) -> pa.Buffer:
+def _copy(data: pa.Buffer) -> pa.Buffer:
     """What is kept is no part of a file, which somebody might change, or cut short: that ends a process."""
     return pa.py_buffer(bytes(data))
 
 
-def _to_words(table: pa.Table) -> pa.Table:
+def _with_deleted(table: pa.Table) -> pa.Table:
     if OP not in table.column_names:
-        return table.append_column(_GONE, pa.array(np.zeros(table.num_rows, np.bool_)))
-    return table.drop_columns([OP]).append_column(_GONE, pc.equal(table[OP], DELETE))
+        return table.append_column(_DELETED, pa.array(np.zeros(table.num_rows, np.bool_)))
+    return table.drop_columns([OP]).append_column(_DELETED, pc.equal(table[OP], DELETE))
 
 
-def _words_schema(schema: pa.Schema) -> pa.Schema:
-    return run_schema(schema).append(pa.field(_GONE, pa.bool_()))
+def _schema_with_deleted(schema: pa.Schema) -> pa.Schema:
+    return run_schema(schema).append(pa.field(_DELETED, pa.bool_()))
 
 
-def _as_overlay(words: pa.Table, key: Sequence[str]) -> Overlay:
-    upserts = words.filter(pc.invert(words[_GONE])).drop_columns([_GONE])
-    return upserts, words.filter(words[_GONE]).select([HASH, *key])
+def _as_overlay(rows: pa.Table, key: Sequence[str]) -> Overlay:
+    upserts = rows.filter(pc.invert(rows[_DELETED])).drop_columns([_DELETED])
+    return upserts, rows.filter(rows[_DELETED]).select([HASH, *key])
 
 
 def fold_overlays(
@@ -354,7 +355,7 @@ def fold_overlays(
 def read_delta(storage: Storage, file: DerivedFile, schema: pa.Schema, key: Sequence[str]) -> Overlay:
     """The upserts and the deletes of a delta. A run is read as a delta of upserts alone, so that a first build writes
     its rows once."""
-    return _as_overlay(_words(storage, file, _words_schema(schema)), key)
+    return _as_overlay(_rows_of(storage, file, _schema_with_deleted(schema)), key)
 
 
 def run_schema(schema: pa.Schema) -> pa.Schema:

@@ -29,6 +29,7 @@ from tailrace.projections.generations.step_files import (
     next_files,
     read_result,
     read_results,
+    write_run,
 )
 from tests.fixtures.scale import Scale
 
@@ -194,3 +195,10 @@ def test_a_step_names_files_of_its_own_generation_alone() -> None:
             IntegrityError, match=f"derived: projection totals, generation 1.*{path} is not in"
         ):
             files_of(run)
+
+
+def test_a_column_may_have_any_name_that_is_not_reserved(tmp_path: Path) -> None:
+    storage, schema = LocalStorage(tmp_path), pa.schema([("id", pa.int64()), ("_gone", pa.bool_())])
+    table = pa.table({HASH: [1, 2], "id": [1, 2], "_gone": [True, False]})
+    run = write_run(storage, "derived/p/1/a", 0, table)
+    assert read_result(storage, BucketFiles(run), schema, KEY).equals(table)
