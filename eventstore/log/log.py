@@ -86,8 +86,7 @@ class Log:
         """The last visible epoch; None in an empty log."""
         with self.catalog.read() as connection:
             head = topics.head_epoch(connection)
-        found = self.epochs(head - 1, 1) if head else []
-        return found[0] if found else None
+        return self.epoch(head) if head else None
 
     @asked_once
     def epoch(self, number: int) -> EpochInfo | None:

@@ -24,7 +24,6 @@ from tailrace.projections.compute.sampling import KeySelection
 from tailrace.projections.generations.difference import (
     HASH,
     Row,
-    RowNumbers,
     TableDifference,
     difference,
     null_keys,
@@ -77,7 +76,7 @@ class Placement:
         """Spark task: add ``_hash`` and ``_bucket`` to each row."""
         for every in batches:
             batch, hashes = self.select(every)
-            buckets = keys.buckets_of(hashes, self.partitions, self.split)
+            buckets = self.buckets_of(hashes)
             batch = batch.append_column(HASH, hashes).append_column(BUCKET, pa.array(buckets))
             if self.without:
                 batch = batch.filter(pa.array(~np.isin(buckets, sorted(self.without))))
@@ -94,6 +93,10 @@ class Placement:
     def hashes(self, batch: pa.RecordBatch) -> pa.Int64Array:
         columns = (batch.column(name).cast(self.schema.field(name).type) for name in self.key)
         return keys.hash_columns([keys.column_texts(column) for column in columns])
+
+    def buckets_of(self, hashes: pa.Int64Array) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The bucket of each row, by the hash of its key."""
+        return keys.buckets_of(hashes, self.partitions, self.split)
 
     def rows(self, group: pa.Table) -> pa.Table:
         """A bucket's rows in the types of files, ordered."""
@@ -226,39 +229,37 @@ class BucketTask:
         some = None if choice is None else KeySubset(lambda table: choice.mask(table[HASH].to_numpy()))
         old = read_results(self.storage, [before], schema, key, some)
         found = difference(old, rows, key, self.tolerance)
-        return self._settled(bucket, rows.num_rows, found, old, found.result if choice is None else None)
+        return self._outcome(bucket, rows.num_rows, found, old, whole=choice is None)
 
     def compare_keys(self, rows: pa.Table, some: KeySubset, buckets: Sequence[int]) -> list[BucketOutcome]:
         """Compare ordered rows, which are those of some keys, with the rows of these keys in the result before. Of
         several ``buckets`` at once, which are all that may have any."""
         key, schema = self.placement.key, self.placement.schema
-        place = self._buckets_of(rows)
+        place = self.placement.buckets_of(rows[HASH].combine_chunks())
         if len(null_keys(rows, key)) or len(repeated_keys(rows, key)):
             parts = [(bucket, rows.filter(pa.array(place == bucket))) for bucket in buckets]
             return [bad for bucket, part in parts if (bad := bad_keys(bucket, part, key)) is not None]
         files = [self.previous.get(bucket, NO_FILES) for bucket in buckets]
         old = read_results(self.storage, files, schema, key, some)
         found = difference(old, rows, key, self.tolerance)
-        upserts, deletes = self._buckets_of(found.upserts), self._buckets_of(found.deletes)
+        upserts, deletes = (
+            self.placement.buckets_of(each[HASH].combine_chunks()) for each in (found.upserts, found.deletes)
+        )
         return [
-            self._settled(
+            self._outcome(
                 bucket,
                 int((place == bucket).sum()),
                 found.part(upserts == bucket, deletes == bucket),
                 old,
-                None,
+                whole=False,
             )
             for bucket in buckets
         ]
 
-    def _buckets_of(self, rows: pa.Table) -> RowNumbers:
-        hashes = rows[HASH].combine_chunks()
-        return keys.buckets_of(hashes, self.placement.partitions, self.placement.split).astype(np.int64)
-
-    def _settled(
-        self, bucket: int, rows: int, found: TableDifference, old: pa.Table, result: pa.Table | None
+    def _outcome(
+        self, bucket: int, rows: int, found: TableDifference, old: pa.Table, *, whole: bool
     ) -> BucketOutcome:
-        """What was ``found``, in files where it is to be written."""
+        """What was ``found``, in files where it is to be written. ``whole``: its result is all of the bucket."""
         before = self.previous.get(bucket, NO_FILES)
         if found.is_empty and not (self.afresh and before.overlays):
             return BucketOutcome(bucket, rows)
@@ -271,7 +272,7 @@ class BucketTask:
         )
         if self.folder is None:
             return replace(outcome, samples=_row_samples(found, old, self.placement.key))
-        files, delta = self._write(bucket, before, found, result)
+        files, delta = self._write(bucket, before, found, found.result if whole else None)
         outcome = replace(outcome, files=files, delta=delta)
         self.receipt(outcome)
         failpoints.hit("derived_written")

@@ -69,9 +69,9 @@ def _refusal(ctx: ProjectionContext, sink: Sink, target: Target) -> NotOwner | N
         return not_owner(f"{target} in its sink", owner, ctx.store.log_id)
     if fence is None:
         return None
-    head, found = ctx.store.head(), ctx.store.epochs(after=fence.epoch - 1, limit=1)
+    head, found = ctx.store.head(), ctx.store.epoch(fence.epoch)
     ahead = head is None or fence.epoch > head.epoch
-    forked = bool(found) and found[0].epoch == fence.epoch and found[0].hash != fence.epoch_hash
+    forked = found is not None and found.hash != fence.epoch_hash
     if ahead or forked:
         what = f"{target} in its sink is at epoch {fence.epoch:,} of another copy of this log: it"
         return not_owner(what, fence.log_id, ctx.store.log_id)

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailrace.eventstore.metadata.attempts import Attempt
-from tailrace.eventstore.model import keys
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.segment.copy import copy_file
 from tailrace.eventstore.storage import LocalStorage, Storage
@@ -113,7 +112,7 @@ def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:
 
 def _split_by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
     chosen, hashes = placement.select(batch)
-    buckets = pa.array(keys.buckets_of(hashes, placement.partitions, placement.split))
+    buckets = pa.array(placement.buckets_of(hashes))
     table = pa.Table.from_batches([chosen]).add_column(0, HASH, hashes)
     for bucket in buckets.unique().to_pylist():
         yield bucket, table.filter(pc.equal(buckets, bucket))

@@ -87,10 +87,7 @@ def record_applied(
     if taken is None and not applied.steps and number in ctx.on_record.get(name, ()):
         return
     now = datetime.now(UTC)
-    alone = taken is not None and applied.steps == 1 and number in ctx.on_record.get(name, ())
-    for step, is_new in (
-        [(taken.run, True)] if taken and alone else _unrecorded_steps(ctx, generation, applied)
-    ):
+    for step, is_new in _unrecorded_steps(ctx, generation, applied, taken):
         if taken is not None and taken.run.to_epoch == step.to_epoch:
             record = _record_of_own(ctx, projection, started, now, taken)
         else:
@@ -125,12 +122,14 @@ def record_settled(ctx: ProjectionContext, generation: Generation, started: date
 
 
 def _unrecorded_steps(
-    ctx: ProjectionContext, generation: Generation, applied: ApplyResult
+    ctx: ProjectionContext, generation: Generation, applied: ApplyResult, taken: CommittedStep | None
 ) -> list[tuple[DerivedRun, bool]]:
     """The steps in the sink that are not on record, oldest first, and whether they were applied by this run."""
     name, number, fence = generation.projection, generation.number, applied.fence
     if fence is None:
         return []
+    if taken is not None and applied.steps == 1 and number in ctx.on_record.get(name, ()):
+        return [(taken.run, True)]  # all before it are on record
     latest = ctx.store.run_records.latest(name, limit=_LATEST_RECORDS, kinds=STEPS, but=["failed"])
     known = next((record.to_epoch or 0 for record in latest if record.generation == number), None)
     if known is None and not applied.steps:

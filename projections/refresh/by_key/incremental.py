@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import HistoryGone
-from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import ChangedKeys, TooLarge, changed_keys
@@ -340,13 +339,12 @@ def compare_buckets(
     """Compare each bucket that may have one of the keys with the result before."""
     placement = task.placement
     hashes = placement.hashes(result.to_batches()[0]) if result.num_rows else pa.array([], pa.int64())
-    buckets = keys.buckets_of(hashes, placement.partitions, placement.split)
-    rows = result.append_column(HASH, hashes)
+    rows = placement.rows(result.append_column(HASH, hashes))
+    buckets = placement.buckets_of(rows[HASH].combine_chunks())
     by_hash = lineage.key == placement.key
     if by_hash:  # then the hashes of keys are those of rows
-        values = pa.array(affected.hashes)
-        touched = np.unique(keys.buckets_of(values, placement.partitions, placement.split)).tolist()
-        touched = sorted({*touched, *buckets.tolist()})  # a NULL, which is refused, is in a bucket of its own
+        of_keys = np.unique(placement.buckets_of(pa.array(affected.hashes))).tolist()
+        touched = sorted({*of_keys, *buckets.tolist()})  # a NULL, which is refused, is in a bucket of its own
     else:
         touched = sorted({*task.previous, *buckets.tolist()})
 
@@ -354,14 +352,11 @@ def compare_buckets(
         return affected.matches([table[name] for name in lineage.key])
 
     some = KeySubset(has, np.unique(affected.hashes) if by_hash else None)
-
-    ordered = placement.rows(rows)
     if not task.storage.remote and len(affected) < _KEYS_WORTH_THREADS:
-        return task.compare_keys(ordered, some, touched)
-    places = keys.buckets_of(ordered[HASH].combine_chunks(), placement.partitions, placement.split)
+        return task.compare_keys(rows, some, touched)
 
     def compare(bucket: int) -> list[BucketOutcome]:
-        return task.compare_keys(ordered.filter(pa.array(places == bucket)), some, [bucket])
+        return task.compare_keys(rows.filter(pa.array(buckets == bucket)), some, [bucket])
 
     with ThreadPoolExecutor(os.cpu_count(), "tailrace-compare") as pool:
         return [outcome for each in pool.map(compare, touched) for outcome in each]

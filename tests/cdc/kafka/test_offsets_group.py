@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +21,7 @@ from tests.cdc.kafka.connector import Connector
 from tests.cdc.kafka.test_capture import capturing, history, read_up_to, settings_of
 from tests.fixtures.brokers import make_topic
 from tests.fixtures.stores import StoreFactory, one_catalog
+from tests.support.capturing import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300), one_catalog]
 
@@ -86,8 +86,7 @@ def test_a_group_that_does_not_take_offsets_stops_nothing_and_is_reported(
     connector.flush()
     member = KafkaConsumer(bootstrap_servers=connector.brokers, group_id=group, enable_auto_commit=False)
     try:
-        while connector.topic not in member.topics():  # who joins before it hears of the topic joins twice
-            time.sleep(0.1)
+        wait_until(lambda: connector.topic in member.topics())  # who joins before it hears of it joins twice
         member.subscribe([connector.topic])
         while not member.assignment():
             member.poll(timeout_ms=200)
