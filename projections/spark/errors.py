@@ -82,7 +82,8 @@ def translate_upkeep_errors(doing: str) -> Iterator[None]:
     except Exception as error:
         if _was_interrupted(error):
             raise KeyboardInterrupt from error
-        known = _own_error(str(error)) or _lost_worker(str(error), doing) or _lost_session(error, doing)
+        text = _text(error)
+        known = _own_error(text) or _lost_worker(text, doing) or _lost_session(text, doing)
         if known is None:
             raise
         raise known from error
@@ -90,12 +91,12 @@ def translate_upkeep_errors(doing: str) -> Iterator[None]:
 
 def explain(projection: Projection, doing: str, error: Exception) -> TailraceError:
     """The error to tell instead of ``error``."""
-    text = str(error)
+    text = _text(error)
     of_projection = f"{doing} of projection {projection.name!r}"
     known = (
         _own_error(text, f"projection {projection.name!r}: ")
         or _lost_worker(text, of_projection)
-        or _lost_session(error, of_projection)
+        or _lost_session(text, of_projection)
     )
     if known is not None:
         return known
@@ -184,14 +185,21 @@ def _lost_worker(text: str, doing: str) -> TransientError | None:
     )
 
 
-def _lost_session(error: Exception, doing: str) -> TransientError | None:
-    """The error when Spark's JVM ended; None when the exception comes from a connection of the user's code."""
-    from tailrace.projections.spark.session import END_SECONDS, is_lost
+def _lost_session(text: str, doing: str) -> TransientError | None:
+    """The error when Spark's JVM ended."""
+    from tailrace.projections.spark.session import is_ending
 
-    of_a_connection = type(error).__module__.startswith("py4j.") or isinstance(error, OSError | EOFError)
-    if not is_lost(within=END_SECONDS if of_a_connection else 0.0):
+    if not is_ending():
         return None
     return TransientError(
-        f"Spark went away while {doing}: {disclosure.hide_text(_words(str(error)))}",
+        f"Spark went away while {doing}: {disclosure.hide_text(_words(text))}",
         hint="run the command again; if it repeats, give the driver more memory (spark.driver_memory)",
     )
+
+
+def _text(error: Exception) -> str:
+    """What an exception says. One of the JVM's is asked of the JVM, which may have ended since."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 a user's class may raise anything, too
+        return type(error).__name__

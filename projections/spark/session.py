@@ -53,8 +53,8 @@ take them again cost a seventh of the tasks' time."""
 
 _TAIL_CHARS = 1500
 _LOOK_SECONDS = 0.05
-END_SECONDS = 2.0
-"""From the first closed socket of a JVM to its end."""
+_END_SECONDS = 30.0
+"""From the stop of a JVM's Spark, or its first closed socket, to the JVM's end: it removes its files meanwhile."""
 
 
 def open_session(settings: Settings) -> SparkSession:
@@ -104,7 +104,7 @@ def _raise_on_end() -> Iterator[None]:
     try:
         yield
     except (Py4JError, OSError) as error:
-        if not is_lost(within=END_SECONDS):
+        if not is_ending():
             raise
         forget_lost()
         raise TransientError(
@@ -147,9 +147,7 @@ def _silence_exceptions() -> None:
 
 def is_lost(within: float = 0.0) -> bool:
     """Whether the JVM of this process's session has ended (killed for its memory, or by a signal to the whole group).
-
-    Waits ``within`` seconds for that: its sockets close a moment before its end can be seen.
-    """
+    Waits ``within`` seconds for that."""
     if "pyspark" not in sys.modules:
         return False
     from pyspark import SparkContext
@@ -162,6 +160,29 @@ def is_lost(within: float = 0.0) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def is_ending() -> bool:
+    """Whether the JVM of this process's session ends; returns when it has. It stops Spark and closes its sockets a
+    moment before its end can be seen."""
+    return is_lost() or (_spark_stopped() and is_lost(_END_SECONDS))
+
+
+def _spark_stopped() -> bool:
+    """Whether the JVM's Spark has stopped, or the JVM no longer answers."""
+    if "pyspark" not in sys.modules:
+        return False
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    context: Any = SparkContext._active_spark_context
+    if gateway is None:
+        return False
+    try:
+        return bool(context._jsc.sc().isStopped()) if context else gateway.jvm.System.nanoTime() == 0
+    except (Py4JError, OSError):
+        return True
 
 
 def _submitter_ended(within: float = 0.0) -> bool:

@@ -77,19 +77,20 @@ def test_workers_run_this_interpreter_and_find_the_projects_modules(
     assert capfd.readouterr() == ("", ""), "nothing of Spark's own between a command's lines"
 
 
-def _alone(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _alone(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the session of this one is shared by all tests."""
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=240,
+        [sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True, timeout=240,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False,
     )  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["at once", "slow", "before its words are read"])
+def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path, end: str) -> None:
     program = textwrap.dedent(
         """
-        import logging, os, signal
+        import logging, os, signal, sys, threading
         from pyspark import SparkContext
         from tailrace.eventstore.errors import TransientError
         from tailrace.eventstore.store import Store
@@ -103,17 +104,32 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
         def t(rows):
             return rows
 
-        def kill():
-            os.kill(SparkContext._gateway.proc.pid, signal.SIGTERM)
+        def kill(spark):
+            process = SparkContext._gateway.proc
+            if sys.argv[1] == "slow":  # Spark stops, the JVM answers and does not end before it is killed
+                server = spark._jvm.py4j.GatewayServer(None, 0)
+                server.start()
+                hook = spark._jvm.java.lang.Thread(server)
+                spark._jvm.java.lang.Runtime.getRuntime().addShutdownHook(hook)
+                threading.Timer(4, process.kill).start()
+            process.send_signal(signal.SIGTERM)
+            return process
 
         logging.disable()  # of an answer that is cut off half-way py4j tells the root logger
         settings = Settings(store=StoreSettings(catalog="sqlite:///catalog.db", segments="segments"), spark=SPARK)
         with Store.open(settings.store, create=True) as store:
             context = ProjectionContext(store, settings, {"t": t})
             numbers = context.spark.range(10)
-            kill()
+            try:
+                context.spark._jvm.java.util.ArrayDeque().getFirst()
+            except Exception as error:
+                of_the_jvm = error
+            process = kill(context.spark)
             try:
                 with translate_errors(t, "computing its result"):
+                    if sys.argv[1] == "before its words are read":
+                        process.wait()
+                        raise of_the_jvm
                     while True:
                         numbers.count()
             except TransientError as error:
@@ -126,10 +142,11 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
                 print("own")
         """
     )
-    done = _alone(program, tmp_path)
+    done = _alone(program, tmp_path, end)
 
     said = done.stdout.splitlines()
-    assert said[0].startswith("Spark went away while computing its result of projection 't'"), done.stderr
+    assert said, done.stderr
+    assert said[0].startswith("Spark went away while computing its result of projection 't'")
     assert said[1:] == ["10", "own"]
     assert done.stderr == ""
 
