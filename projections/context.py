@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
+from tailrace.eventstore.metadata.generations import GenerationInfo
 from tailrace.eventstore.model.info import EpochInfo
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.model.topic import TopicId
@@ -111,6 +112,7 @@ class ProjectionContext:
         self.round_rows = KeptAnswers(settings.projections.incremental_bytes)
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
+        self._generations: dict[tuple[str, int], tuple[GenerationInfo, Generation]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -166,7 +168,14 @@ class ProjectionContext:
         return self._fingerprints.get(name)
 
     def generations(self, name: str) -> list[Generation]:
-        return [Generation.of(info) for info in self.store.derived.generations(name)]
+        return [self._parsed(info) for info in self.store.derived.generations(name)]
+
+    def _parsed(self, info: GenerationInfo) -> Generation:
+        known = self._generations.get((info.projection, info.generation))
+        if known is None or known[0] != info:
+            known = info, Generation.of(info)
+            self._generations[info.projection, info.generation] = known
+        return known[1]
 
     def generation(self, name: str, number: int) -> Generation:
         """Raises UsageError when it does not exist, or not any more."""

@@ -6,9 +6,10 @@ defaults, but for ``engine = "auto"``. In each transaction one row says which co
 rows of every projection again and again, and takes the time when a commit shows. All clocks are the machine's. The
 first seconds are left out; no commit may be missing in the end.
 
-Every projection has a row for each row of the table, so the sink has to take all changes once for each of them. What it
-takes at most is measured afterwards, in the same tables: upserts of as many rows as change in a second, by COPY into a
-temporary table and ON CONFLICT, without Tailrace.
+A projection has a row for each row of the table, so the sink has to take all changes once for each of them; a slice has
+its part of them and the rows that say which commits are there. What the sink takes at most is measured afterwards, in
+the same tables: upserts of as many rows as change in a second, by COPY into a temporary table and ON CONFLICT, without
+Tailrace.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ from tailrace.projections import PostgresTable, State, projection
 _DEFINITION = """
 @projection(key="id", sink=PostgresTable("mart", "cache_{at}"), orders=State("shop.public.orders", affects="id"))
 def cache_{at}(orders):
-    return orders.select("id", "customer_id", "amount", "number")
+    return orders{where}.select("id", "customer_id", "amount", "number")
 
 """
+_SLICE = '.where("customer_id % {count} = {at} OR id < 0")'
 
 
 @dataclass(slots=True)

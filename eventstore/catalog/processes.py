@@ -15,6 +15,7 @@ import re
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -54,7 +55,12 @@ def parse(text: str) -> Process | None:
 
 
 def this_process() -> Process:
-    host, pid = socket.gethostname(), os.getpid()
+    return _this(socket.gethostname(), os.getpid(), _PROC)
+
+
+@lru_cache(maxsize=1)
+def _this(host: str, pid: int, proc: Path) -> Process:
+    """Of one process that is as long as it lives; ``proc``: by which /proc."""
     with suppress(OSError, ValueError):
         if _counts_as_we_do():
             return Process(host, pid, _place(), _status(pid)[1])
@@ -66,6 +72,8 @@ def is_running(process: Process) -> bool | None:
     mine = this_process()
     if not mine.place or (process.host, process.place) != (mine.host, mine.place):
         return None
+    if process == mine:
+        return True
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:

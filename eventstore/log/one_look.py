@@ -69,13 +69,14 @@ def asked_once(method: _Method) -> _Method:
         look: OneLook = self.look
         if look.answers is None:
             return method(self, *args, **kwargs)
-        named = (*map(_named, args), *((name, _named(kwargs[name])) for name in sorted(kwargs)))
-        return look.answer((method.__name__, *named), lambda: method(self, *args, **kwargs))
+        asking = (*map(named, args), *((name, named(kwargs[name])) for name in sorted(kwargs)))
+        return look.answer((method.__name__, *asking), lambda: method(self, *args, **kwargs))
 
     return cast("_Method", asked)
 
 
-def _named(argument: object) -> Hashable:
+def named(argument: object) -> Hashable:
+    """What stands for an argument in a question."""
     if isinstance(argument, Cut):
         return argument.epoch, *sorted(argument.below_lsn.items())
     return argument.text if isinstance(argument, TopicId) else argument

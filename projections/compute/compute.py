@@ -311,7 +311,6 @@ def _bad_keys_error(
 
 def ambiguous_names(spark: SparkSession, names: Sequence[str]) -> list[str]:
     """Those of the names that Spark takes for another one of them."""
-    if spark.conf.get("spark.sql.caseSensitive") == "true":
-        return []
     found = Counter(name.lower() for name in names)
-    return [name for name in names if found[name.lower()] > 1]
+    twice = [name for name in names if found[name.lower()] > 1]
+    return twice if twice and spark.conf.get("spark.sql.caseSensitive") != "true" else []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.errors import Fenced, HistoryGone, UsageError
+from tailrace.eventstore.log.one_look import named
 from tailrace.eventstore.metadata.generations import InputNeed
 from tailrace.eventstore.metadata.topics import unknown_state
 from tailrace.eventstore.model.position import Cut
@@ -109,9 +110,8 @@ class ReadPlan:
     def inline_bytes(self, parallelism: int) -> int:
         """Bytes of blobs in all task rows: each unit of work carries the blobs of its topic."""
         return sum(
-            len(ref.inline or b"") * min(parallelism, planned.buckets)
+            min(parallelism, planned.buckets) * sum(len(ref.inline) for ref in planned.refs if ref.inline)
             for planned in self.read
-            for ref in planned.refs
         )
 
     def split(self, partitions: int) -> int:
@@ -218,7 +218,13 @@ def plan_input(
     ``plan_reads`` raises."""
     if isinstance(source, State):
         columns = source.columns and tuple(dict.fromkeys((*source.columns, *more)))
-        return plan_state(store, source.topic_id, cut, columns=columns, on_unreadable=source.on_unreadable)
+        policy = source.on_unreadable
+        policies = policy if isinstance(policy, str) else tuple(sorted(policy.items()))
+        found: StateInput = store.look.answer(
+            ("plan_state", source.topic, named(cut), columns, policies),
+            lambda: plan_state(store, source.topic_id, cut, columns=columns, on_unreadable=policy),
+        )
+        return found
     if isinstance(source, Result):
         return plan_result(store, source.projection, cut, (generations or {}).get(source.projection))
     return plan_changes(store, source, cut)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -321,7 +322,15 @@ def changed_topics(store: Store, topics: Iterable[TopicId], after: int, up_to: i
         return []
     changed = []
     for topic in topics:
-        found = store.epochs(after=after, limit=1, topics=[topic])
-        if found and found[0].epoch <= up_to:
+        first = store.look.answer(
+            ("first_epoch", topic.text, after, up_to), partial(_first_epoch, store, topic, after)
+        )
+        if first is not None and first <= up_to:
             changed.append(str(topic))
     return changed
+
+
+def _first_epoch(store: Store, topic: TopicId, after: int) -> int | None:
+    """The first epoch after ``after`` with rows of a topic."""
+    found = store.epochs(after=after, limit=1, topics=[topic])
+    return found[0].epoch if found else None

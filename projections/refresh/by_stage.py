@@ -40,7 +40,7 @@ from tailrace.projections.definition.model import (
     Result,
     Stage,
 )
-from tailrace.projections.generations.generation import Generation
+from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.result_input import plan_result
 from tailrace.projections.generations.step_files import folder_of
 from tailrace.projections.refresh.engines.choice import of_engine, parity_of, sail_is_wanted
@@ -125,6 +125,8 @@ def _stage_generation(ctx: ProjectionContext, generation: Generation) -> Generat
 def _is_long(step: StepInput, decided: Full | Incremental) -> bool:
     """Whether everything was computed, and that took long, each of the last times."""
     if isinstance(decided, Full) and (decided.from_epoch == 0 or decided.afresh):
+        return False
+    if step.last is None or files_of(step.last).kind != "full":
         return False
     generation = step.generation
     records = step.ctx.store.run_records.latest(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,9 +42,9 @@ _NO_RESULT = "it has no result yet"
 
 def too_costly(records: Sequence[RunRecord], keys: int, rows: int) -> str | None:
     """Why so many keys are better not followed; None when they may be. ``records`` are of one generation, latest first;
-    its result has ``rows``. Pure."""
+    there are about ``rows`` keys in all. Pure."""
     if keys >= _MANY and keys * _SHARE > rows:
-        return f"{keys:,} keys are affected, of a result of {rows:,} rows"
+        return f"{keys:,} keys are affected, of {rows:,}"
     full = [record.seconds for record in records if record.kind == "full" and record.seconds][:LATEST]
     sizes = _quickest(records[:_REMEMBERED])
     if not full or not sizes:
@@ -143,7 +144,9 @@ def changes_between(
     projections (``results``: their generations) these are the rows that steps changed."""
     found = RowCount()
     for topic in projection.topics:
-        counted = count_rows(store.catalog, topic, after, up_to)
+        counted = store.look.answer(
+            ("count_rows", topic.text, after, up_to), partial(count_rows, store.catalog, topic, after, up_to)
+        )
         if counted is None:
             return None
         found += counted

@@ -30,9 +30,9 @@ from tailrace.projections.refresh.step_input import StepInput, source_of
 def plan_generation(step: StepInput) -> Plan:
     """What a refresh of the generation to the step's position would do. Starts no Spark. Raises ProjectionFailed when a
     name in its query means something else than at the last step."""
-    store, projection, generation = step.ctx.store, step.definition, step.generation
+    store, projection = step.ctx.store, step.definition
     epoch = step.cut.epoch
-    last = store.steps.last(generation.projection, generation.number)
+    last = step.last
     if last is None:
         return plan(None, epoch, ())
     if epoch <= last.to_epoch:
@@ -45,7 +45,11 @@ def plan_generation(step: StepInput) -> Plan:
         return plan(last.to_epoch, epoch, changed)
     for found in changed_names(store, projection, last):
         raise ProjectionFailed(found.what, hint=found.hint, place=found.place)
-    redacted = erasures(store, step.ctx.topics(projection))
+    topics = step.ctx.topics(projection)
+    # Asked once is enough: one that comes later has a later epoch.
+    redacted = store.look.answer(
+        ("erasures", *(topic.text for topic in topics), epoch), lambda: erasures(store, topics)
+    )
     erased = [topic.text for topic, at in redacted.items() if at > last.to_epoch]
     proof = proof_of(step)
     subqueries = (proof and proof.subqueries) or {}

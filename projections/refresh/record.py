@@ -167,7 +167,11 @@ def _record_of_own(
 
 def seconds_behind(ctx: ProjectionContext, projection: Projection, epoch: int, now: datetime) -> float | None:
     """Seconds since the commit of the first rows behind an epoch that the projection reads; None: there are none."""
-    found = ctx.store.epochs(after=epoch, limit=1, topics=ctx.topics(projection))
+    topics, look = ctx.topics(projection), ctx.store.look
+    found = look.answer(
+        ("first_commit", epoch, *(topic.text for topic in topics)),
+        lambda: ctx.store.epochs(after=epoch, limit=1, topics=topics),
+    )
     committed = found[0].commit_ts if found else None
     return max((now - committed).total_seconds(), 0.0) if committed else None
 

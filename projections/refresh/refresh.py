@@ -12,7 +12,7 @@ A process may die after each of these; the next refresh begins with what is miss
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
@@ -88,7 +88,8 @@ def _begin(
     on_record = generation.number in ctx.on_record.get(generation.projection, ())
     pending = apply(ctx, generation)
     record_applied(ctx, projection, generation, started, pending)
-    decided, reached = plan_reachable(StepInput(ctx, projection, generation, cut))
+    step = StepInput(ctx, projection, generation, cut)
+    decided, reached = plan_reachable(step)
     if isinstance(decided, Nothing):
         prune(ctx, generation, projection)
         if not on_record:
@@ -101,8 +102,7 @@ def _begin(
         )  # fmt: skip
     failpoints.hit("refresh_planned")
     begun = datetime.now(UTC) if pending.steps else started
-    step = StepInput(ctx, projection, generation, reached)
-    taken = take_step(by_stage(step, decided), decided)
+    taken = take_step(by_stage(replace(step, cut=reached), decided), decided)
 
     def finish() -> RefreshOutcome:
         applied = apply(ctx, generation, pending, taken.run)

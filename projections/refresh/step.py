@@ -24,10 +24,14 @@ from tailrace.eventstore.disclosure import describe_error
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.projection_steps import DerivedRun, NewStep
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.eventstore.model.schema import unify
 from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.analysis.subqueries import any_of
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.engine import EngineName
+from tailrace.projections.definition.lineage import Direct, lineage_of
+from tailrace.projections.definition.model import State
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
@@ -36,12 +40,20 @@ from tailrace.projections.refresh.by_key.incremental import Objection, compute_i
 from tailrace.projections.refresh.by_key.samples import check_samples, proof_of
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.costs import too_costly
-from tailrace.projections.refresh.engines.choice import choose, for_all_rows, is_held, of_engine, reads_of
+from tailrace.projections.refresh.engines.choice import (
+    choose,
+    for_all_rows,
+    is_held,
+    is_quick,
+    is_small,
+    of_engine,
+    reads_of,
+)
 from tailrace.projections.refresh.engines.parity import compare_engines, note_failed
 from tailrace.projections.refresh.engines.witness import witness
 from tailrace.projections.refresh.plan import Cause, Full, Incremental, NotIncremental
 from tailrace.projections.refresh.resume import Leftovers
-from tailrace.projections.refresh.step_input import Partial, StepInput
+from tailrace.projections.refresh.step_input import Asked, Partial, StepInput
 from tailrace.projections.spark.session import runs_here
 
 _log = logging.getLogger("tailrace.projections")
@@ -49,7 +61,8 @@ _RECORDS = 40
 _FULL_RECORDS = 20
 """Of a projection's records, those that say what its steps take: these are mostly by key."""
 _MANY_ROWS = 100_000
-"""Of inputs, to be read for a result all of whose keys are affected: Spark's tasks read them at less cost."""
+"""Of inputs that do not fit into memory, to be read for a result all of whose keys are affected: Spark's tasks read
+them at less cost."""
 _NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
 _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
@@ -94,7 +107,7 @@ def take_step(
     """
     ctx, projection, generation = step.ctx, step.projection, step.generation
     name, number = generation.projection, generation.number
-    last = ctx.store.steps.last(name, number)
+    last = step.last
     before = files_of(last) if last else None
     step, decided = choose(step, decided, last)
     _ = step.engine.session  # its start is no part of what a step takes
@@ -129,7 +142,7 @@ def take_step(
     if step.follows_log and step.on == "spark":
         if computed.kind == "full":
             prove(step, run)
-        compare_engines(replace(step), files_of(run))  # the proof may be new
+        compare_engines(replace(step, asked=Asked()), files_of(run))  # the proof may be new
     seconds = None if done else computed.seconds
     return CommittedStep(
         run, computed.kind, computed.reason, computed.keys, seconds, computed.cause, computed.on
@@ -250,25 +263,46 @@ def _compute_on(
 
 def _objection(step: StepInput, last: DerivedRun) -> Objection:
     """What is known against following keys once they are counted: NULLs that the proof does not cover, and cost."""
-    generation = step.generation
-    records = step.ctx.store.run_records
-    latest = records.latest(generation.projection, limit=_RECORDS)
-    full = records.latest(generation.projection, limit=_FULL_RECORDS, kinds=["full"])
-    known = [*latest, *(record for record in full if record not in latest)]
-    own = of_engine([record for record in known if record.generation == generation.number], step.on)
-    rows, proof = files_of(last).rows, proof_of(step)
+    own = [] if is_quick(step) else _own_records(step)
+    rows, proof = max(files_of(last).rows, _rows_of_own_keys(step)), proof_of(step)
 
     def objection(affected: KeySet, null_links: set[str]) -> tuple[Cause, str] | None:
         if affected.nulls and not (proof and proof.never_null):
             return "proof", _NULLS
         if null_links and step.projection.trust:
             return "proof", _NULL_LINKS.format(", ".join(sorted(null_links)))
-        if len(affected) >= rows and reads_of(step).rows >= _MANY_ROWS:
+        if len(affected) >= rows and _is_large(step):
             return "cost", f"all its {rows:,} keys are affected"
         costly = too_costly(own, len(affected), rows)
         return ("cost", costly) if costly is not None else None
 
     return objection
+
+
+def _own_records(step: StepInput) -> list[RunRecord]:
+    """What earlier steps of the generation took on this engine, latest first."""
+    records, name = step.ctx.store.run_records, step.generation.projection
+    latest = records.latest(name, limit=_RECORDS)
+    full = records.latest(name, limit=_FULL_RECORDS, kinds=["full"])
+    known = [*latest, *(record for record in full if record not in latest)]
+    return of_engine([record for record in known if record.generation == step.generation.number], step.on)
+
+
+def _rows_of_own_keys(step: StepInput) -> int:
+    """Rows of the largest table each of which is a key of its own: the result may have a part of them."""
+    found = 0
+    for name, way in lineage_of(step.projection).paths.items():
+        source = step.projection.inputs[name]
+        if isinstance(source, State) and isinstance(way, Direct):
+            own = {column.name for column in unify(step.ctx.store.schemas(source.topic_id)).key}
+            if own and own <= {*way.columns}:
+                found = max(found, reads_of(step, [name]).rows)
+    return found
+
+
+def _is_large(step: StepInput) -> bool:
+    reads = reads_of(step)
+    return reads.rows >= _MANY_ROWS and not is_small(step.ctx, reads)
 
 
 def _add_resumed(computed: ComputedStep, done: Mapping[int, BucketOutcome], buckets: int) -> ComputedStep:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.state.input import DECODED
 from tailrace.projections.analysis.followed import followed
@@ -33,6 +34,13 @@ class Partial:
         return self.stored_bytes * DECODED < most
 
 
+class Asked:
+    """What the catalog said of a generation when it was first asked, for all that is made of one step."""
+
+    held: Generation | None = None
+    last: tuple[DerivedRun | None] | None = None
+
+
 @dataclass(frozen=True)
 class StepInput:
     """A generation, the definition it is refreshed by, the position that its next step leads to, and what computes
@@ -46,6 +54,7 @@ class StepInput:
     on: EngineName = "spark"
     from_files: bool = False
     partial: Partial | None = None
+    asked: Asked = field(default_factory=Asked, repr=False, compare=False)
 
     @cached_property
     def engine(self) -> Engine:
@@ -58,10 +67,20 @@ class StepInput:
         """The definition with what its inputs affect by the columns that they have when this is first asked."""
         return followed(self.ctx.store, self.definition)
 
-    @cached_property
+    @property
     def held(self) -> Generation:
         """The generation as the catalog has it when this is first asked, with what was found out about it."""
-        return self.ctx.generation(self.generation.projection, self.generation.number)
+        if self.asked.held is None:
+            self.asked.held = self.ctx.generation(self.generation.projection, self.generation.number)
+        return self.asked.held
+
+    @property
+    def last(self) -> DerivedRun | None:
+        """The step before this one, as the catalog has it when this is first asked: another driver's is met by the
+        commit."""
+        if self.asked.last is None:
+            self.asked.last = (self.ctx.store.steps.last(self.generation.projection, self.generation.number),)
+        return self.asked.last[0]
 
     def results(self) -> dict[str, int]:
         """The generation of each result of another projection that is read at the position."""

@@ -19,7 +19,7 @@ from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, plan_reads
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.lineage import Direct, lineage_of
+from tailrace.projections.definition.lineage import Direct, Lineage, lineage_of
 from tailrace.projections.generations.generation import Parity, files_of
 from tailrace.projections.refresh.by_key.samples import input_versions, proof_of
 from tailrace.projections.refresh.costs import LATEST
@@ -101,19 +101,25 @@ def choose(
     on_sail = replace(step, on="sail", from_files=True)
     if isinstance(decided, Full):
         return (on_sail if whole else step), decided
-    if whole and (parity.seconds or 0.0) < _QUICK_SECONDS:
+    lineage = lineage_of(step.projection)
+    if whole and _is_quick(parity) and not _is_told_by_rows(lineage):
         return on_sail, _in_full(decided, _QUICK)
     proof = proof_of(step)
     if proof is None or proof.subqueries:  # their values are compared in Spark's plans
         if whole:
             return on_sail, _in_full(decided, "values of its subqueries are not compared")
         return step, decided
-    lineage = lineage_of(step.projection)
     computed = [name for name, path in lineage.paths.items() if isinstance(path, Direct) and path.computed]
     read_whole = [*lineage.unknown, *computed]
     if whole or not read_whole or is_small(ctx, reads_of(step, read_whole)):
         return on_sail, decided
     return step, decided
+
+
+def _is_told_by_rows(lineage: Lineage) -> bool:
+    """Whether changed rows hold the keys that they affect: to find these costs next to nothing."""
+    ways = lineage.paths.values()
+    return not lineage.unknown and all(isinstance(way, Direct) and not way.computed for way in ways)
 
 
 def for_all_rows(step: StepInput, last: DerivedRun | None) -> StepInput:
@@ -123,6 +129,17 @@ def for_all_rows(step: StepInput, last: DerivedRun | None) -> StepInput:
     if last is not None and is_held(step, last) and may_be_read_whole(step.ctx, reads_of(step)):
         return step
     return replace(step, on="spark", from_files=False)
+
+
+def is_quick(step: StepInput) -> bool:
+    """Whether Sail takes the step, and everything would take it a moment. Most of that is shared in a round, and paid
+    by the first: what a step took then says nothing."""
+    parity = parity_of(step) if step.on == "sail" else None
+    return parity is not None and _is_quick(parity)
+
+
+def _is_quick(parity: Parity) -> bool:
+    return (parity.seconds or 0.0) < _QUICK_SECONDS
 
 
 def is_held(step: StepInput, last: DerivedRun) -> bool:

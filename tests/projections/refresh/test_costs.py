@@ -26,7 +26,7 @@ def test_nothing_measured_speaks_for_following_keys() -> None:
 
 def test_a_third_of_many_keys_is_computed_as_all() -> None:
     assert too_costly([], 2000, 6000) is None
-    assert too_costly([], 2001, 6000) == "2,001 keys are affected, of a result of 6,000 rows"
+    assert too_costly([], 2001, 6000) == "2,001 keys are affected, of 6,000"
     assert too_costly([], 999, 999) is None
 
 
