@@ -112,6 +112,8 @@ class ProjectionContext:
         self.round_rows = KeptAnswers(settings.projections.incremental_bytes)
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
+        self.shown: dict[str, tuple[int, float]] = {}
+        """Generations that sinks were seen to show, and when by ``clock``."""
         self._generations: dict[tuple[str, int], tuple[GenerationInfo, Generation]] = {}
 
     def __enter__(self) -> Self:

@@ -41,6 +41,7 @@ from tailrace.projections.generations.step_files import (
     run_schema,
     write_delta,
     write_run,
+    write_small_deltas,
 )
 
 if TYPE_CHECKING:
@@ -245,21 +246,39 @@ class BucketTask:
         upserts, deletes = (
             self.placement.buckets_of(each[HASH].combine_chunks()) for each in (found.upserts, found.deletes)
         )
+        parts_of = {bucket: found.part(upserts == bucket, deletes == bucket) for bucket in buckets}
+        deltas = self._write_together(parts_of)
         return [
             self._outcome(
-                bucket,
-                int((place == bucket).sum()),
-                found.part(upserts == bucket, deletes == bucket),
-                old,
-                whole=False,
+                bucket, int((place == bucket).sum()), part, old, whole=False, delta=deltas.get(bucket)
             )
-            for bucket in buckets
+            for bucket, part in parts_of.items()
         ]
 
+    def _write_together(self, parts: Mapping[int, TableDifference]) -> dict[int, DerivedFile]:
+        """The deltas of buckets in one file, where they are small."""
+        changed = {
+            bucket: part
+            for bucket, part in parts.items()
+            if not part.is_empty and self.previous.get(bucket, NO_FILES) != NO_FILES
+        }
+        if self.folder is None or len(changed) < 2:
+            return {}
+        path = f"{self.stem(min(changed))}.deltas.arrow"
+        return write_small_deltas(self.storage, path, changed, self.placement.key)
+
     def _outcome(
-        self, bucket: int, rows: int, found: TableDifference, old: pa.Table, *, whole: bool
+        self,
+        bucket: int,
+        rows: int,
+        found: TableDifference,
+        old: pa.Table,
+        *,
+        whole: bool,
+        delta: DerivedFile | None = None,
     ) -> BucketOutcome:
-        """What was ``found``, in files where it is to be written. ``whole``: its result is all of the bucket."""
+        """What was ``found``, in files where it is to be written, or in ``delta`` already. ``whole``: its result is all
+        of the bucket."""
         before = self.previous.get(bucket, NO_FILES)
         if found.is_empty and not (self.afresh and before.overlays):
             return BucketOutcome(bucket, rows)
@@ -272,7 +291,7 @@ class BucketTask:
         )
         if self.folder is None:
             return replace(outcome, samples=_row_samples(found, old, self.placement.key))
-        files, delta = self._write(bucket, before, found, found.result if whole else None)
+        files, delta = self._write(bucket, before, found, found.result if whole else None, delta)
         outcome = replace(outcome, files=files, delta=delta)
         self.receipt(outcome)
         failpoints.hit("derived_written")
@@ -290,19 +309,24 @@ class BucketTask:
         return f"{self.folder}/{bucket:04d}-{self.attempt}-{secrets.token_hex(4)}"
 
     def _write(
-        self, bucket: int, before: BucketFiles, difference: TableDifference, result: pa.Table | None
+        self,
+        bucket: int,
+        before: BucketFiles,
+        difference: TableDifference,
+        result: pa.Table | None,
+        delta: DerivedFile | None,
     ) -> tuple[BucketFiles, DerivedFile | None]:
-        """The bucket's files after the step, and its delta. In a first build the run is the delta too, so that rows are
-        written once. ``result``: the bucket's rows, where they are known."""
+        """The bucket's files after the step, and its delta, where it is not written yet. In a first build the run is
+        the delta too, so that rows are written once. ``result``: the bucket's rows, where they are known."""
         key, schema = self.placement.key, self.placement.schema
         stem = self.stem(bucket)
         if before == NO_FILES:
             run = write_run(self.storage, f"{stem}.run.arrow", bucket, difference.result)
             return BucketFiles(run), run
-        delta = None
         files = before
         if not difference.is_empty:
-            delta = write_delta(self.storage, f"{stem}.delta.arrow", bucket, difference, key)
+            if delta is None:
+                delta = write_delta(self.storage, f"{stem}.delta.arrow", bucket, difference, key)
             files = BucketFiles(before.run, (*before.overlays, delta))
         if self.afresh and result is not None:
             return BucketFiles(write_run(self.storage, f"{stem}.run.arrow", bucket, result)), delta

@@ -24,7 +24,18 @@ class _Named(Protocol):
     def path(self) -> str: ...
 
     @property
+    def start(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
     def checksum(self) -> str: ...
+
+
+def _identity(storage: Storage, file: _Named) -> Hashable | None:
+    found = storage.identity(file.path)
+    return None if found is None else (found, file.start)
 
 
 class CheckedFiles:
@@ -35,9 +46,12 @@ class CheckedFiles:
         self._compared: dict[Hashable, str] = {}
 
     def open(self, storage: Storage, file: _Named) -> pa.Buffer:
-        """The bytes of a file. Raises IntegrityError when it is not what the catalog says, MissingFile."""
-        identity = storage.identity(file.path)
+        """The bytes of a file, or of a part of one. Raises IntegrityError when it is not what the catalog says,
+        MissingFile."""
+        identity = _identity(storage, file)
         data = storage.open(file.path)
+        if file.start or data.size != file.bytes:
+            data = data.slice(min(file.start, data.size), file.bytes)
         with self._lock:
             if identity is not None and self._compared.get(identity) == file.checksum:
                 return data

@@ -60,6 +60,8 @@ class KeySet:
     @classmethod
     def union(cls, sets: Sequence[KeySet]) -> KeySet:
         """All keys of at least one set."""
+        if len(sets) == 1:
+            return sets[0]
         table = _distinct(pa.concat_tables([each.table for each in sets]))
         return cls(table, any(each.nulls for each in sets))
 
@@ -69,6 +71,10 @@ class KeySet:
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes)
 
     @cached_property
     def hashes(self) -> Hashes:

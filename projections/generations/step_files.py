@@ -59,7 +59,8 @@ _SMALL = KeptAnswers(_KEPT_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class DerivedFile:
-    """One file of a step. ``upserts`` and ``deletes`` count a delta's rows; a run has only ``rows``."""
+    """One file of a step, or the part of one that begins at byte ``start``: small deltas of a step lie together.
+    ``upserts`` and ``deletes`` count a delta's rows; a run has only ``rows``."""
 
     bucket: int
     path: str
@@ -68,6 +69,7 @@ class DerivedFile:
     checksum: str
     upserts: int = 0
     deletes: int = 0
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +211,35 @@ def write_delta(
     return _write_overlay(storage, path, bucket, difference.upserts, deletes)
 
 
+def write_small_deltas(
+    storage: Storage, path: str, differences: Mapping[int, TableDifference], key: Sequence[str]
+) -> dict[int, DerivedFile]:
+    """Write what differs in several buckets into one file, where that is small; else nothing is written."""
+    if sum(each.upserts.nbytes + each.deletes.nbytes for each in differences.values()) > _SMALL_BYTES:
+        return {}
+    parts = pa.BufferOutputStream()
+    files = {}
+    for bucket, each in differences.items():
+        deletes = each.deletes.select([HASH, *key])
+        data = encode(_overlay_rows(each.upserts, deletes), mapped=not storage.remote)
+        files[bucket] = DerivedFile(
+            bucket, path, each.upserts.num_rows + deletes.num_rows, data.size, file_reader.checksum(data),
+            each.upserts.num_rows, deletes.num_rows, parts.tell(),
+        )  # fmt: skip
+        parts.write(data)
+    storage.write(path, parts.getvalue())
+    return files
+
+
 def _write_overlay(
     storage: Storage, path: str, bucket: int, upserts: pa.Table, deletes: pa.Table
 ) -> DerivedFile:
-    table = pa.concat_tables([_with_op(upserts, UPSERT), _with_op(_widen(deletes, upserts.schema), DELETE)])
-    return _write(storage, path, bucket, table, upserts.num_rows, deletes.num_rows)
+    rows = _overlay_rows(upserts, deletes)
+    return _write(storage, path, bucket, rows, upserts.num_rows, deletes.num_rows)
+
+
+def _overlay_rows(upserts: pa.Table, deletes: pa.Table) -> pa.Table:
+    return pa.concat_tables([_with_op(upserts, UPSERT), _with_op(_widen(deletes, upserts.schema), DELETE)])
 
 
 def _with_op(table: pa.Table, op: str) -> pa.Table:
@@ -300,7 +326,7 @@ def _rows_of(
     storage: Storage, file: DerivedFile, kinds: pa.Schema, some: KeySubset | None = None
 ) -> pa.Table:
     """The rows of a run or a delta in its order; with ``some`` at least those of these keys."""
-    if file.bytes > _SMALL_BYTES:
+    if file.bytes > _SMALL_BYTES:  # it is no part of another
         rows = _with_deleted(decode(_CHECKED.open(storage, file), some))
         if some is not None and some.hashes is None:
             rows = some.filter(rows)  # all of them are not to be copied

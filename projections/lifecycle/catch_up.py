@@ -41,6 +41,9 @@ from tailrace.projections.refresh.refresh import (
 from tailrace.projections.sinks.kept import kept_connections
 from tailrace.projections.sinks.open import open_sink
 
+_BELIEVED_SECONDS = 30.0
+"""What a sink was seen to show changes with a promotion, which gives another number, or by hand."""
+
 
 def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[RefreshOutcome]:
     """Bring projections (default: all) to the end of the log as it is now, each as far as its inputs go.
@@ -128,10 +131,14 @@ def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome |
 
 def _promotion_hindrance(ctx: ProjectionContext, live: Generation) -> NotShown | NotShowable | None:
     """What keeps readers from seeing the live generation. That is no reason not to refresh it."""
+    number, seen = ctx.shown.get(live.projection, (0, 0.0))
+    if number == live.number and ctx.clock() - seen < _BELIEVED_SECONDS:
+        return None
     try:
         reconcile_live(ctx, live)
     except (NotShown, NotShowable) as error:
         return error
+    ctx.shown[live.projection] = live.number, ctx.clock()
     return None
 
 

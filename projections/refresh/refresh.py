@@ -31,7 +31,7 @@ from tailrace.projections.refresh.plan_step import plan_reachable
 from tailrace.projections.refresh.prune import prune
 from tailrace.projections.refresh.record import record_applied, record_failures, record_settled
 from tailrace.projections.refresh.step import take_step
-from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.refresh.step_input import Asked, StepInput
 from tailrace.projections.spark.errors import unforeseen_error
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
@@ -76,19 +76,17 @@ def refresh_generation(
     Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
     cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
     """
-    (outcome,) = finished([_begin(ctx, projection, generation, cut)])
+    (outcome,) = finished([_begin(StepInput(ctx, projection, generation, cut))])
     return outcome
 
 
-def _begin(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
-) -> RefreshOutcome | Rest:
+def _begin(step: StepInput) -> RefreshOutcome | Rest:
     """A refresh up to its step's commit."""
+    ctx, projection, generation = step.ctx, step.definition, step.generation
     started = datetime.now(UTC)
     on_record = generation.number in ctx.on_record.get(generation.projection, ())
     pending = apply(ctx, generation)
     record_applied(ctx, projection, generation, started, pending)
-    step = StepInput(ctx, projection, generation, cut)
     decided, reached = plan_reachable(step)
     if isinstance(decided, Nothing):
         prune(ctx, generation, projection)
@@ -162,11 +160,13 @@ def finished(begun: Sequence[RefreshOutcome | Rest]) -> list[RefreshOutcome]:
 
 
 def _begin_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> RefreshOutcome | Rest:
+    """The generation is as the catalog has it now."""
     name = generation.projection
     frozen = mark_frozen(ctx, generation)
     if frozen is not None:
         return frozen
-    begun = _or_stopped(ctx, generation, lambda: _begin(ctx, ctx.projections[name], generation, cut))
+    step = StepInput(ctx, ctx.projections[name], generation, cut, asked=Asked(held=generation))
+    begun = _or_stopped(ctx, generation, lambda: _begin(step))
     if isinstance(begun, RefreshOutcome):
         return begun
     return lambda: _or_stopped(ctx, generation, begun)

@@ -25,13 +25,10 @@ from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.projection_steps import DerivedRun, NewStep
 from tailrace.eventstore.metadata.run_records import RunRecord
-from tailrace.eventstore.model.schema import unify
 from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.analysis.subqueries import any_of
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.engine import EngineName
-from tailrace.projections.definition.lineage import Direct, lineage_of
-from tailrace.projections.definition.model import State
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
@@ -48,6 +45,7 @@ from tailrace.projections.refresh.engines.choice import (
     is_small,
     of_engine,
     reads_of,
+    tables_of_own_keys,
 )
 from tailrace.projections.refresh.engines.parity import compare_engines, note_failed
 from tailrace.projections.refresh.engines.witness import witness
@@ -264,7 +262,7 @@ def _compute_on(
 def _objection(step: StepInput, last: DerivedRun) -> Objection:
     """What is known against following keys once they are counted: NULLs that the proof does not cover, and cost."""
     own = [] if is_quick(step) else _own_records(step)
-    rows, proof = max(files_of(last).rows, _rows_of_own_keys(step)), proof_of(step)
+    rows, proof = _keys_in_all(step, files_of(last).rows), proof_of(step)
 
     def objection(affected: KeySet, null_links: set[str]) -> tuple[Cause, str] | None:
         if affected.nulls and not (proof and proof.never_null):
@@ -288,16 +286,9 @@ def _own_records(step: StepInput) -> list[RunRecord]:
     return of_engine([record for record in known if record.generation == step.generation.number], step.on)
 
 
-def _rows_of_own_keys(step: StepInput) -> int:
-    """Rows of the largest table each of which is a key of its own: the result may have a part of them."""
-    found = 0
-    for name, way in lineage_of(step.projection).paths.items():
-        source = step.projection.inputs[name]
-        if isinstance(source, State) and isinstance(way, Direct):
-            own = {column.name for column in unify(step.ctx.store.schemas(source.topic_id)).key}
-            if own and own <= {*way.columns}:
-                found = max(found, reads_of(step, [name]).rows)
-    return found
+def _keys_in_all(step: StepInput, rows: int) -> int:
+    """How many keys there may be: a result of ``rows`` may have a part of a table whose rows are keys."""
+    return max([rows, *(reads_of(step, [name]).rows for name in tables_of_own_keys(step))])
 
 
 def _is_large(step: StepInput) -> bool:

@@ -34,6 +34,7 @@ class Partial:
         return self.stored_bytes * DECODED < most
 
 
+@dataclass
 class Asked:
     """What the catalog said of a generation when it was first asked, for all that is made of one step."""
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,7 +43,7 @@ from tailrace.projections.compute.read_plan import (
     require_changes,
 )
 from tailrace.projections.compute.scalar_subqueries import SubqueryValue
-from tailrace.projections.definition.lineage import Direct, Lineage, Path, lineage_of
+from tailrace.projections.definition.lineage import Direct, Lineage, Link, Path, lineage_of
 from tailrace.projections.definition.model import Projection, ProjectionFailed, Result, State
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, Mask
@@ -198,7 +199,7 @@ def require_comparable(step: StepInput, lineage: Lineage, now: Inputs) -> None:
 
 
 def _affected_keys(step: StepInput, lineage: Lineage, window: RefreshWindow) -> KeySet:
-    key_sets = [window.now.no_keys]
+    key_sets: list[KeySet] = []
     for name, path in lineage.paths.items():
         match step.projection.inputs[name]:
             case Result() as source:
@@ -210,7 +211,7 @@ def _affected_keys(step: StepInput, lineage: Lineage, window: RefreshWindow) -> 
                 key_sets.append(window.now.keys_of(name, _appended_rows(step, planned)))
     if any(each.table.schema != key_sets[0].table.schema for each in key_sets):
         raise NotIncremental("its inputs say that the key is of different types", "definition")
-    return KeySet.union(key_sets)
+    return KeySet.union(key_sets or [window.now.no_keys])
 
 
 def _keys_by_state(
@@ -223,7 +224,11 @@ def _keys_by_state(
     changed = _changed_keys(step, source, planned, window)
     if changed.cells is not None and set(path.needed) <= set(changed.cells):
         cells = pa.table({column: changed.cells[column] for column in path.needed or changed.cells})
-        return [window.now.keys_of(name, unpad(cells, planned.target.columns))]
+        found = partial(window.now.keys_of, name, unpad(cells, planned.target.columns))
+        if isinstance(path, Link) or path.computed:
+            return [found()]
+        question = "keys", source.topic, window.from_epoch, window.cut.epoch, path.needed
+        return [step.ctx.round_rows.get(question, found)]
     return [
         side.keys_of(name, side.rows_by_source_key(name, changed.hashes, changed.cells))
         for side in window.ends

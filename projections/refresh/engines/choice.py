@@ -14,12 +14,14 @@ import pyarrow as pa
 
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.eventstore.model.schema import unify
 from tailrace.eventstore.state.input import DECODED
 from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, plan_reads
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.lineage import Direct, Lineage, lineage_of
+from tailrace.projections.definition.lineage import Direct, lineage_of
+from tailrace.projections.definition.model import State
 from tailrace.projections.generations.generation import Parity, files_of
 from tailrace.projections.refresh.by_key.samples import input_versions, proof_of
 from tailrace.projections.refresh.costs import LATEST
@@ -101,14 +103,14 @@ def choose(
     on_sail = replace(step, on="sail", from_files=True)
     if isinstance(decided, Full):
         return (on_sail if whole else step), decided
-    lineage = lineage_of(step.projection)
-    if whole and _is_quick(parity) and not _is_told_by_rows(lineage):
+    if whole and _is_quick(parity) and not _is_row_by_row(step):
         return on_sail, _in_full(decided, _QUICK)
     proof = proof_of(step)
     if proof is None or proof.subqueries:  # their values are compared in Spark's plans
         if whole:
             return on_sail, _in_full(decided, "values of its subqueries are not compared")
         return step, decided
+    lineage = lineage_of(step.projection)
     computed = [name for name, path in lineage.paths.items() if isinstance(path, Direct) and path.computed]
     read_whole = [*lineage.unknown, *computed]
     if whole or not read_whole or is_small(ctx, reads_of(step, read_whole)):
@@ -116,10 +118,23 @@ def choose(
     return step, decided
 
 
-def _is_told_by_rows(lineage: Lineage) -> bool:
-    """Whether changed rows hold the keys that they affect: to find these costs next to nothing."""
-    ways = lineage.paths.values()
-    return not lineage.unknown and all(isinstance(way, Direct) and not way.computed for way in ways)
+def _is_row_by_row(step: StepInput) -> bool:
+    """Whether a changed row affects a key of its own: then finding and reading the rows of keys costs next to
+    nothing."""
+    lineage = lineage_of(step.projection)
+    return not lineage.unknown and tables_of_own_keys(step) == [*lineage.paths]
+
+
+def tables_of_own_keys(step: StepInput) -> list[str]:
+    """The inputs that are tables of which each row has a key of the result's to itself."""
+    found = []
+    for name, way in lineage_of(step.projection).paths.items():
+        source = step.projection.inputs[name]
+        if isinstance(source, State) and isinstance(way, Direct):
+            own = {column.name for column in unify(step.ctx.store.schemas(source.topic_id)).key}
+            if own and own <= {*way.columns}:
+                found.append(name)
+    return found
 
 
 def for_all_rows(step: StepInput, last: DerivedRun | None) -> StepInput:
