@@ -51,7 +51,8 @@ class CheckedFiles:
         identity = _identity(storage, file)
         data = storage.open(file.path)
         if file.start or data.size != file.bytes:
-            data = data.slice(min(file.start, data.size), file.bytes)
+            start = min(file.start, data.size)
+            data = data.slice(start, min(file.bytes, data.size - start))
         with self._lock:
             if identity is not None and self._compared.get(identity) == file.checksum:
                 return data

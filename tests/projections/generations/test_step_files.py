@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -17,8 +18,9 @@ from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.projections.compute.bucket import BucketTask, Placement
 from tailrace.projections.generations import result_file, step_files
-from tailrace.projections.generations.difference import HASH, Mask
+from tailrace.projections.generations.difference import HASH, Mask, TableDifference, difference
 from tailrace.projections.generations.generation import files_of
+from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.step_files import (
     NO_FILES,
@@ -27,9 +29,11 @@ from tailrace.projections.generations.step_files import (
     DerivedFile,
     StepFiles,
     next_files,
+    read_delta,
     read_result,
     read_results,
     write_run,
+    write_small_deltas,
 )
 from tests.fixtures.scale import Scale
 
@@ -159,6 +163,73 @@ def test_rows_that_are_kept_are_those_that_were_compared_whatever_becomes_of_the
     with path.open("r+b") as file:
         file.write(bytes(bucket.files.run.bytes))
     assert bucket.read() == bucket.rows
+
+
+def test_small_deltas_of_a_step_share_a_file_and_each_is_read_and_checked_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_files, "_SMALL", KeptAnswers(0))
+    storage = LocalStorage(tmp_path)
+    keys = {0: {1: "a", 2: "b"}, 3: {}, 5: {7: "c" * 100}}
+
+    def differences(text: str) -> dict[int, TableDifference]:
+        return {
+            bucket: difference(
+                Bucket.table({90 + bucket: "gone"}), Bucket.table({k: t + text for k, t in rows.items()}), KEY
+            )
+            for bucket, rows in keys.items()
+        }
+
+    files = write_small_deltas(storage, "derived/p/1/0000-a.deltas.arrow", differences(""), KEY)
+
+    assert [*storage.list()] == ["derived/p/1/0000-a.deltas.arrow"]
+    assert sum(file.bytes for file in files.values()) == sum(file.bytes for file in storage.files())
+    for bucket, rows in keys.items():
+        upserts, deletes = read_delta(storage, files[bucket], SCHEMA, KEY)
+        assert dict(zip(upserts["id"].to_pylist(), upserts["text"].to_pylist(), strict=True)) == rows
+        assert deletes["id"].to_pylist() == [90 + bucket]
+    with (tmp_path / files[5].path).open("r+b") as there:
+        there.seek(files[5].start + files[5].bytes // 2)
+        there.write(b"damaged")
+    assert read_delta(storage, files[0], SCHEMA, KEY)[0].num_rows == 2
+    with pytest.raises(IntegrityError, match="is damaged"):
+        read_delta(storage, files[5], SCHEMA, KEY)
+    with pytest.raises(IntegrityError, match="is damaged"):
+        read_delta(storage, replace(files[5], start=10**6), SCHEMA, KEY)
+
+    assert write_small_deltas(storage, "derived/p/1/0000-b.deltas.arrow", differences("d" * 10**6), KEY) == {}
+    assert [*storage.list()] == ["derived/p/1/0000-a.deltas.arrow"], "large ones get their own"
+
+
+def test_a_step_of_few_keys_writes_one_file_for_all_buckets(tmp_path: Path) -> None:
+    storage, placement = LocalStorage(tmp_path), Placement(SCHEMA, KEY, partitions=4, split=1)
+    rows = dict.fromkeys(range(100), "first")
+
+    def task(previous: dict[int, BucketFiles], attempt: str) -> BucketTask:
+        return BucketTask(storage, placement, previous, {}, "derived/p/1", attempt)
+
+    def table(wanted: dict[int, str]) -> pa.Table:
+        return placement.rows(Bucket.table(wanted))
+
+    def by_bucket(wanted: dict[int, str]) -> dict[int, pa.Table]:
+        whole = table(wanted)
+        places = placement.buckets_of(whole[HASH].combine_chunks())
+        return {bucket: whole.filter(pa.array(places == bucket)) for bucket in range(4)}
+
+    built = {bucket: task({}, "1-0").compare(bucket, part).files for bucket, part in by_bucket(rows).items()}
+    previous = {bucket: files for bucket, files in built.items() if files is not None}
+    assert len([*storage.list()]) == 4
+
+    changed = dict.fromkeys(range(0, 100, 5), "second")
+    hashes = np.sort(np.array([hash_texts([str(key)]) for key in changed], np.int64))
+    some = KeySubset(lambda t: pa.compute.is_in(t[HASH], value_set=pa.array(hashes)).to_numpy(), hashes)
+    outcomes = task(previous, "2-0").compare_keys(table(changed), some, range(4))
+
+    assert len({outcome.delta.path for outcome in outcomes if outcome.delta}) == 1
+    assert len([*storage.list()]) == 5
+    after = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
+    found = read_results(storage, [*after.values()], SCHEMA, KEY)
+    assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)) == rows | changed
 
 
 def test_merged_overlays_are_in_order_so_that_their_parts_are_found_too(of_many_groups: Bucket) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from textwrap import dedent
@@ -119,6 +120,29 @@ def test_a_definition_is_built_by_spark_compared_once_and_then_computed_by_sail(
         assert (record.engine, record.kind) == ("sail", kind), record.reason
     assert verify(ctx, "totals").equal
     assert parity(ctx, "totals") == found, "once"
+
+
+def test_a_part_of_a_table_is_followed_by_key_however_small_and_however_many_rows_of_others_change(
+    shop: ShopLog, sailing: Deploy
+) -> None:
+    part = definition("part", 'return orders.where("id % 50 = 0").select("id", "amount")', '"id"')
+    ctx = sailing(HEAD + part)
+    shop.commit({"orders": [("c", shop.order(number)) for number in range(5000, 9000)]})
+    refreshed(ctx)
+    for changed in (range(5000, 5001), range(5000, 6200), range(5001, 5002)):
+        shop.commit({"orders": [("u", shop.order(number, amount=Decimal(7))) for number in changed]})
+        refreshed(ctx)
+        record = last_record(ctx, "part")
+        assert (record.engine, record.kind, record.keys) == ("sail", "incremental", len(changed)), (
+            record.reason
+        )
+        assert verify(ctx, "part").equal
+    shop.commit({"orders": [("u", shop.order(number, amount=Decimal(8))) for number in range(5000, 9000)]})
+    refreshed(ctx)
+    record = last_record(ctx, "part")
+    assert (record.engine, record.kind) == ("sail", "full"), record.reason
+    assert "4,000 keys are affected, of " in record.reason
+    assert verify(ctx, "part").equal
 
 
 @pytest.mark.slow
