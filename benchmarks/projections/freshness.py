@@ -1,15 +1,15 @@
 """From a commit to a sink: how old what readers of a projection see is, under a steady load.
 
 pgbench commits transactions of ten updates at a fixed rate on a schedule of its own; ``tailrace capture`` tails the
-server, ``tailrace run`` refreshes one projection or several over the whole table into Postgres. All settings are the
+server, ``tailrace run`` refreshes one projection or several of the table into Postgres. All settings are the
 defaults, but for ``engine = "auto"``. In each transaction one row says which commit it is of; a reader looks at those
 rows of every projection again and again, and takes the time when a commit shows. All clocks are the machine's. The
 first seconds are left out; no commit may be missing in the end.
 
 A projection has a row for each row of the table, so the sink has to take all changes once for each of them; a slice has
 its part of them and the rows that say which commits are there. What the sink takes at most is measured afterwards, in
-the same tables: upserts of as many rows as change in a second, by COPY into a temporary table and ON CONFLICT, without
-Tailrace.
+the same tables: upserts of as many rows as change in each in a second, by COPY into a temporary table and ON CONFLICT,
+without Tailrace.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -66,8 +67,8 @@ from tailrace.projections import PostgresTable, State, projection
 
 """
 _DEFINITION = """
-@projection(key="id", sink=PostgresTable("mart", "cache_{at}"), orders=State("shop.public.orders", affects="id"))
-def cache_{at}(orders):
+@projection(key="id", sink=PostgresTable("mart", "{name}"), orders=State("shop.public.orders", affects="id"))
+def {name}(orders):
     return orders{where}.select("id", "customer_id", "amount", "number")
 
 """
@@ -130,10 +131,42 @@ def upserts_alone(dsn: str, names: Sequence[str], rows: int, batch: int) -> floa
         return done / (time.monotonic() - began)
 
 
-def measure(options: Options, count: int, rows: int, folder: Path) -> tuple[Delays, float]:
-    """Seconds from each commit after the warm-up to each projection's showing it, and ``upserts_alone``."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """So many projections of a table of so many ``rows``: of all of it each, or of a slice."""
+
+    count: int
+    rows: int
+    slices: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{'slice' if self.slices else 'cache'}_{at}" for at in range(self.count)]
+
+    @property
+    def module(self) -> str:
+        where = _SLICE if self.slices else ""
+        return _MODULE + "".join(
+            _DEFINITION.format(name=name, where=where.format(count=self.count, at=at))
+            for at, name in enumerate(self.names)
+        )
+
+    def upserts(self, options: Options) -> int:
+        """Rows a second that change in all of them together."""
+        return options["rate"] * 10 * (1 if self.slices else self.count)
+
+    @property
+    def text(self) -> str:
+        return f"{self.count} of a part each" if self.slices else str(self.count)
+
+
+def measure(
+    options: Options, rows: int, cases: Sequence[Case], folder: Path
+) -> list[tuple[Case, Delays, float]]:
+    """For cases of one table, one after the other: seconds from each commit after the warm-up to each projection's
+    showing it, and ``upserts_alone``."""
     folder.mkdir()
-    names = [f"cache_{at}" for at in range(count)]
+    delays: list[Delays] = []
     with PostgresServer(settings=SERVER, trust=True) as source, PostgresServer() as mart:
         with (
             psycopg.connect(source.dsn(), autocommit=True) as connection,
@@ -141,37 +174,54 @@ def measure(options: Options, count: int, rows: int, folder: Path) -> tuple[Dela
         ):
             cursor.execute(_TABLE, {"rows": rows, "clients": CLIENTS})
         ours = Installation(folder / "ours", "bench", source.dsn())
-        (ours.folder / "definitions.py").write_text(
-            _MODULE + "".join(_DEFINITION.format(at=at) for at in range(count))
-        )
         with (ours.folder / "tailrace.toml").open("a") as file:
             file.write(_CONFIGURATION.format(mart=mart.dsn()))
-        Client(ours.command("store", "maintain"), folder / "maintain.log").finish()
-        Client(ours.command("run", "--once"), folder / "build.log").finish()
-        reader = Reader(mart.dsn(), names)
-        looking = threading.Thread(target=reader.run, name="reader")
-        clients = [Client(ours.command(verb), folder / f"{verb}.log") for verb in ("capture", "run")]
-        looking.start()
-        try:
-            until_streaming(source.dsn(), ours.slot, clients[0])
-            commits, _ = load(source, _SCRIPT.format(rows=rows), CLIENTS, options, folder)
-            deadline = time.monotonic() + _WAIT_SECONDS
-            while not reader.has(commits) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            for client in clients:
-                client.stop()
-                client.finish()
-        finally:
-            reader.end()
-            looking.join()
-            for client in clients:
-                client.kill()
-        assert reader.has(commits), "a projection does not show all commits"
-        alone = upserts_alone(mart.dsn(), names, rows, options["rate"] * 10)
+        for case in cases:
+            (ours.folder / "definitions.py").write_text(case.module)
+            with psycopg.connect(source.dsn(), autocommit=True) as connection:
+                connection.execute("UPDATE orders SET number = 0 WHERE id < 0")
+            for words in (("capture", "--until-idle"), ("store", "maintain"), ("run", "--once")):
+                Client(ours.command(*words), folder / f"{words[0]}-before.log").finish()
+            (into := folder / str(case.count)).mkdir()
+            delays.append(_delays(options, case, ours, source, mart, into))
+        alone = [
+            upserts_alone(mart.dsn(), case.names, rows, case.upserts(options) // case.count) for case in cases
+        ]
+    return [*zip(cases, delays, alone, strict=True)]
+
+
+def _delays(
+    options: Options,
+    case: Case,
+    ours: Installation,
+    source: PostgresServer,
+    mart: PostgresServer,
+    folder: Path,
+) -> Delays:
+    reader = Reader(mart.dsn(), case.names)
+    looking = threading.Thread(target=reader.run, name="reader")
+    clients = [Client(ours.command(verb), folder / f"{verb}.log") for verb in ("capture", "run")]
+    looking.start()
+    try:
+        until_streaming(source.dsn(), ours.slot, clients[0])
+        commits, _ = load(source, _SCRIPT.format(rows=case.rows), CLIENTS, options, folder)
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not reader.has(commits) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for client in clients:
+            client.stop()
+            client.finish()
+    finally:
+        reader.end()
+        looking.join()
+        for client in clients:
+            client.kill()
+    assert reader.has(commits), "a projection does not show all commits"
     first = min(commits.values()) + options["warmup"]
     measured = [commit for commit, at in commits.items() if at >= first]
-    delays = [reader.seen[name][commit] - commits[commit] for name in names for commit in measured]
-    return np.array(delays), alone
+    return np.array(
+        [reader.seen[name][commit] - commits[commit] for name in case.names for commit in measured]
+    )
 
 
 SIZES = (
@@ -180,34 +230,25 @@ SIZES = (
     Size("rate", 50, 20, "transactions of ten changes a second"),
     Size("seconds", 120, 10, "seconds that are measured"),
     Size("warmup", 120, 5, "seconds before them"),
-    Size("most", 100, 1, "projections at most, of 1, 5 and 20, and 100 of the small table"),
+    Size("most", 100, 1, "projections at most, of 1, 5 and 20, and 100 of parts of the small table"),
 )
 
 
-def cases(options: Options) -> list[tuple[int, int]]:
-    """How many projections, of a table of how many rows."""
-    every = [*((count, options["rows"]) for count in (1, 5, 20)), (100, options["small"])]
-    return [case for case in every if case[0] <= options["most"]]
+def cases(options: Options) -> list[Case]:
+    every = [Case(count, options["rows"]) for count in (1, 5, 20)]
+    every.append(Case(100, options["small"], slices=True))
+    return [case for case in every if case.count <= options["most"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("projections.freshness", __doc__, SIZES, arguments)
     lines = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
-        for count, rows in cases(options):
-            delays, alone = measure(options, count, rows, Path(name, str(count)))
-            shown = [float(np.percentile(delays, percent)) for percent in (50, 95, 100)]
-            needed = count * options["rate"] * 10
-            lines.append(
-                [
-                    str(count),
-                    f"{rows:,}",
-                    *(f"{value:.1f}" for value in shown),
-                    f"{needed:,}",
-                    f"{alone:,.0f}",
-                ]
-            )
-            print(" | ".join(lines[-1]), flush=True)
+        for rows, group in groupby(cases(options), lambda case: case.rows):
+            for case, delays, alone in measure(options, rows, [*group], Path(name, str(rows))):
+                shown = [f"{float(np.percentile(delays, percent)):.1f}" for percent in (50, 95, 100)]
+                lines.append([case.text, f"{rows:,}", *shown, f"{case.upserts(options):,}", f"{alone:,.0f}"])
+                print(" | ".join(lines[-1]), flush=True)
     body = (
         f"One table, {options['rate'] * 10:,} changes a second for {options['seconds']} s; "
         "seconds from a commit to its being in the sink, over all commits and projections. Every commit was found. "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from tailrace.projections.compute.char_padding import unpad, unpad_changes
 from tailrace.projections.compute.compute import define, keyed_frame
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, ReadPlan
 from tailrace.projections.definition.model import Input, Projection, State
+from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.result_input import ResultInput
 
 if TYPE_CHECKING:
@@ -51,9 +52,40 @@ def frames(
 
 def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
     """An input's DataFrame as ``frames`` makes it, from rows on the driver in the columns that the function sees."""
+    return declare(_given(spark, rows).frame, projection, name)
+
+
+def shared_frame(
+    kept: KeptAnswers, spark: SparkSession, projection: Projection, name: str, rows: pa.Table
+) -> DataFrame:
+    """As ``local_frame``; for the same rows under the same name Spark is given them once while they are ``kept``. Two
+    inputs of one projection never are one DataFrame: Spark could not tell their columns apart."""
+    given = kept.get((spark, name, _place(rows)), lambda: _given(spark, rows))
+    return declare(given.frame, projection, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenRows:
+    """``rows`` are held with their DataFrame, so that others are never in their place."""
+
+    rows: pa.Table
+    frame: DataFrame
+    nbytes: int
+
+
+def _given(spark: SparkSession, rows: pa.Table) -> _GivenRows:
     spark_schema, arrow = schemas(rows.schema)
-    frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
-    return declare(frame, projection, name)
+    given = rows.cast(arrow).combine_chunks()
+    return _GivenRows(rows, spark.createDataFrame(given, spark_schema), rows.nbytes + given.nbytes)
+
+
+def _place(rows: pa.Table) -> Hashable:
+    """Where in memory rows are."""
+    chunks = [chunk for column in rows.columns for chunk in column.chunks]
+    buffers = [
+        (each.offset, len(each), *(part and part.address for part in each.buffers())) for each in chunks
+    ]
+    return (*rows.column_names, *map(str, rows.schema.types), *buffers)
 
 
 def partial_frame(

@@ -103,6 +103,8 @@ def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence |
         )
     ctx.check_fence(generation, fence)
     last = ctx.store.steps.last(name, number)
+    if last is not None and last.to_epoch == fence.epoch:
+        return []
     steps = ctx.store.steps.list(name, number, after=fence.epoch)
     stands_at = steps[0].from_epoch if steps else (last.to_epoch if last else 0)
     if stands_at != fence.epoch:

@@ -35,7 +35,7 @@ from tailrace.projections.analysis.guards import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.char_padding import unpad
 from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema
-from tailrace.projections.compute.frames import local_frame, read_changes
+from tailrace.projections.compute.frames import read_changes, shared_frame
 from tailrace.projections.compute.read_plan import (
     ChangesInput,
     plan_changes,
@@ -291,7 +291,7 @@ def restricted_result(
         with translate_errors(projection, "reading its inputs"):
             inputs = engine.frames(projection, whole)
             inputs |= {
-                name: local_frame(engine.session, projection, name, given)
+                name: shared_frame(ctx.round_rows, engine.session, projection, name, given)
                 if isinstance(given, pa.Table)
                 else given
                 for name, given in rows.items()
