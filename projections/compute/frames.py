@@ -83,7 +83,8 @@ def _place(rows: pa.Table) -> Hashable:
     """Where in memory rows are."""
     chunks = [chunk for column in rows.columns for chunk in column.chunks]
     buffers = [
-        (each.offset, len(each), *(part and part.address for part in each.buffers())) for each in chunks
+        (each.offset, len(each), *(0 if part is None else part.address for part in each.buffers()))
+        for each in chunks
     ]
     return (*rows.column_names, *map(str, rows.schema.types), *buffers)
 
