@@ -42,7 +42,8 @@ from tailrace.projections.sinks.kept import kept_connections
 from tailrace.projections.sinks.open import open_sink
 
 _BELIEVED_SECONDS = 30.0
-"""What a sink was seen to show changes with a promotion, which gives another number, or by hand."""
+"""For so long a sink is believed to show what it was seen to show. After a promotion it is asked at once: the live
+generation has another number then."""
 
 
 def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[RefreshOutcome]:

@@ -42,7 +42,6 @@ from tailrace.projections.refresh.engines.choice import (
     for_all_rows,
     is_held,
     is_quick,
-    is_small,
     of_engine,
     reads_of,
     tables_of_own_keys,
@@ -59,8 +58,7 @@ _RECORDS = 40
 _FULL_RECORDS = 20
 """Of a projection's records, those that say what its steps take: these are mostly by key."""
 _MANY_ROWS = 100_000
-"""Of inputs that do not fit into memory, to be read for a result all of whose keys are affected: Spark's tasks read
-them at less cost."""
+"""Of inputs, to be read for a result all of whose keys are affected: Spark's tasks read them at less cost."""
 _NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
 _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
@@ -269,7 +267,7 @@ def _objection(step: StepInput, last: DerivedRun) -> Objection:
             return "proof", _NULLS
         if null_links and step.projection.trust:
             return "proof", _NULL_LINKS.format(", ".join(sorted(null_links)))
-        if len(affected) >= rows and _is_large(step):
+        if len(affected) >= rows and reads_of(step).rows >= _MANY_ROWS:
             return "cost", f"all its {rows:,} keys are affected"
         costly = too_costly(own, len(affected), rows)
         return ("cost", costly) if costly is not None else None
@@ -289,11 +287,6 @@ def _own_records(step: StepInput) -> list[RunRecord]:
 def _keys_in_all(step: StepInput, rows: int) -> int:
     """How many keys there may be: a result of ``rows`` may have a part of a table whose rows are keys."""
     return max([rows, *(reads_of(step, [name]).rows for name in tables_of_own_keys(step))])
-
-
-def _is_large(step: StepInput) -> bool:
-    reads = reads_of(step)
-    return reads.rows >= _MANY_ROWS and not is_small(step.ctx, reads)
 
 
 def _add_resumed(computed: ComputedStep, done: Mapping[int, BucketOutcome], buckets: int) -> ComputedStep:
