@@ -222,10 +222,7 @@ def write_small_deltas(
     for bucket, each in differences.items():
         deletes = each.deletes.select([HASH, *key])
         data = encode(_overlay_rows(each.upserts, deletes), mapped=not storage.remote)
-        files[bucket] = DerivedFile(
-            bucket, path, each.upserts.num_rows + deletes.num_rows, data.size, file_reader.checksum(data),
-            each.upserts.num_rows, deletes.num_rows, parts.tell(),
-        )  # fmt: skip
+        files[bucket] = _file(path, bucket, data, each.upserts.num_rows, deletes.num_rows, parts.tell())
         parts.write(data)
     storage.write(path, parts.getvalue())
     return files
@@ -262,9 +259,12 @@ def _write(
 ) -> DerivedFile:
     data = encode(table, mapped=not storage.remote)
     storage.write(path, data)
-    return DerivedFile(
-        bucket, path, table.num_rows, data.size, file_reader.checksum(data), upserts=upserts, deletes=deletes
-    )
+    return _file(path, bucket, data, upserts, deletes)
+
+
+def _file(path: str, bucket: int, data: pa.Buffer, upserts: int, deletes: int, start: int = 0) -> DerivedFile:
+    rows = upserts + deletes
+    return DerivedFile(bucket, path, rows, data.size, file_reader.checksum(data), upserts, deletes, start)
 
 
 def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
