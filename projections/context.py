@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
 from tailrace.eventstore.metadata.generations import GenerationInfo
+from tailrace.eventstore.metadata.projection_steps import StepsExtent
 from tailrace.eventstore.model.info import EpochInfo
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.model.topic import TopicId
@@ -66,6 +67,30 @@ class InVain:
         self._left[name] = self._waited[name]
 
 
+_Seen = TypeVar("_Seen")
+
+
+class Believed(Generic[_Seen]):
+    """What was seen outside of the log, by projection and generation, each for half a minute by ``clock``."""
+
+    SECONDS = 30.0
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, int], tuple[_Seen, float]] = {}
+
+    def note(self, generation: Generation, seen: _Seen) -> None:
+        self._seen[generation.projection, generation.number] = seen, self._clock()
+
+    def forget(self, generation: Generation) -> None:
+        self._seen.pop((generation.projection, generation.number), None)
+
+    def get(self, generation: Generation) -> _Seen | None:
+        """None for what was not seen, or too long ago."""
+        seen, at = self._seen.get((generation.projection, generation.number), (None, 0.0))
+        return seen if self._clock() - at < self.SECONDS else None
+
+
 @dataclass(slots=True)
 class WitnessTime:
     """Seconds that looks of a second engine may take (``saved``), and what the next one is taken to cost: at first the
@@ -112,8 +137,11 @@ class ProjectionContext:
         self.round_rows = KeptAnswers(settings.projections.incremental_bytes)
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
-        self.shown: dict[str, tuple[int, float]] = {}
-        """Generations that sinks were seen to show, and when by ``clock``."""
+        # By projection and generation what was counted of its steps when they were last counted, and those since.
+        self.held_steps: dict[tuple[str, int], StepsExtent] = {}
+        # What sinks were seen to hold, by projection and generation: that readers see it, and its fence.
+        self.shown = Believed[bool](clock)
+        self.fences = Believed[Fence](clock)
         self._generations: dict[tuple[str, int], tuple[GenerationInfo, Generation]] = {}
 
     def __enter__(self) -> Self:
@@ -198,8 +226,16 @@ class ProjectionContext:
         )
 
     def live(self, name: str) -> Generation | None:
-        number = self.store.derived.live(name)
-        return None if number is None else self.generation(name, number)
+        return self.generations_and_live(name)[1]
+
+    def generations_and_live(self, name: str) -> tuple[list[Generation], Generation | None]:
+        """All generations of a projection, and the live one, which is one of them. Raises UsageError when it is not."""
+        infos, number = self.store.derived.generations_and_live(name)
+        found = [self._parsed(info) for info in infos]
+        if number is None:
+            return found, None
+        live = next((generation for generation in found if generation.number == number), None)
+        return found, live or self.generation(name, number)
 
     def is_frozen(self, generation: Generation) -> bool:
         """Whether no loaded definition matches it. Then this process may not refresh it."""

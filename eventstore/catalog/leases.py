@@ -5,9 +5,9 @@ first, and resolves after: every file that is retired from then on stays until t
 the reader is never referred to. Short readers need none; they find the page again (``Store.read``).
 
 A driver computes a projection: it reads for long, and writes files that nothing names before its commit, under names
-that hold its lease's. It commits only while its lease is there (``require``). A collector of files first ends the
-leases of dead drivers (``live_drivers``), then reads which files are named: one of an ended lease that is not named
-then never will be.
+that hold its lease's. It commits only while its lease is there, which ends with the commit (``Lease.end``). A collector
+of files first ends the leases of dead drivers (``live_drivers``), then reads which files are named: one of an ended
+lease that is not named then never will be.
 
 Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
 ends leases early: readers then fail with MissingFile, at worst, and begin again; of two who keep the log in order the
@@ -86,11 +86,30 @@ def reader_lease(catalog: Catalog, purpose: str) -> Iterator[None]:
         yield
 
 
+@dataclass
+class Lease:
+    """A driver's: its ``name``, and whether it is ``over`` because what was written has been committed."""
+
+    name: str
+    over: bool = False
+
+    def end(self, connection: Connection) -> None:
+        """Inside the driver's committing transaction: nobody else can end it until that is over. The committer says so
+        (``over``) when it is. Raises LeaseEnded."""
+        held = connection.execute(delete(tables.leases).where(tables.leases.c.id == self.name))
+        if held.rowcount != 1:
+            raise LeaseEnded(
+                "this process was taken for dead, and what it had written was removed; nothing was changed",
+                hint="run it again",
+            )
+
+
 @contextmanager
-def driver_lease(catalog: Catalog, name: str, purpose: str) -> Iterator[None]:
+def driver_lease(catalog: Catalog, name: str, purpose: str) -> Iterator[Lease]:
     """As ``reader_lease``, and keep what is written under ``name``, which nobody else may have."""
-    with _lease(catalog, name, DRIVER, purpose):
-        yield
+    lease = Lease(name)
+    with _lease(catalog, name, DRIVER, purpose, lease):
+        yield lease
 
 
 @contextmanager
@@ -175,18 +194,6 @@ def workers(connection: Connection, prefixes: tuple[str, ...]) -> list[Worker]:
         for row in connection.execute(query.order_by(table.c.created_at))
         if row.id.startswith(prefixes) and not _is_abandoned(row)
     ]
-
-
-def require(connection: Connection, name: str) -> None:
-    """Require a lease inside its driver's committing transaction: it cannot be ended until that is over. Raises
-    LeaseEnded."""
-    table = tables.leases
-    held = connection.execute(update(table).where(table.c.id == name).values(id=name))
-    if held.rowcount != 1:
-        raise LeaseEnded(
-            "this process was taken for dead, and what it had written was removed; nothing was changed",
-            hint="run it again",
-        )
 
 
 def live_drivers(connection: Connection, prefix: str) -> dict[str, str]:
@@ -328,17 +335,22 @@ def _lease_conditions(row: Mapping[str, Any]) -> list[ColumnElement[bool]]:
 
 
 @contextmanager
-def _lease(catalog: Catalog, lease: str, role: str, purpose: str) -> Iterator[None]:
+def _lease(
+    catalog: Catalog, name: str, role: str, purpose: str, lease: Lease | None = None
+) -> Iterator[None]:
     with catalog.write() as connection:
-        row = _lease_row(connection, lease, role, purpose)
+        row = _lease_row(connection, name, role, purpose)
         connection.execute(insert(tables.leases).values(row))
-    with _renewal(catalog, [row]):
+    with _renewal(catalog, [row], lease=lease):
         yield
 
 
 @contextmanager
 def _renewal(
-    catalog: Catalog, rows: Sequence[Mapping[str, Any]], seconds: float = LEASE_SECONDS
+    catalog: Catalog,
+    rows: Sequence[Mapping[str, Any]],
+    seconds: float = LEASE_SECONDS,
+    lease: Lease | None = None,
 ) -> Iterator[None]:
     if not rows:
         yield
@@ -359,5 +371,6 @@ def _renewal(
     finally:
         ended.set()
         thread.join()
-        with suppress(TailraceError), catalog.write() as connection:
-            connection.execute(delete(table).where(mine))
+        if lease is None or not lease.over:
+            with suppress(TailraceError), catalog.write() as connection:
+                connection.execute(delete(table).where(mine))

@@ -56,6 +56,11 @@ class OneLook(threading.local):
             self.answers[question] = ask()
         return self.answers[question]
 
+    def forget(self, question: Hashable) -> None:
+        """Ask again: this thread has changed it."""
+        if self.answers is not None:
+            self.answers.pop(question, None)
+
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

@@ -17,15 +17,16 @@ from sqlalchemy import select, update
 
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.catalog.leases import Lease
 from tailrace.eventstore.metadata.generations import GenerationState, leases_of
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """``name`` is part of its files' names, ``lease`` what its commit asks for."""
+    """``name`` is part of its files' names, ``lease`` what its commit asks for and ends."""
 
     name: str
-    lease: str
+    lease: Lease
 
 
 def is_by(path: str, name: str) -> bool:
@@ -38,8 +39,10 @@ def attempt(catalog: Catalog, projection: str, generation: int, what: str) -> It
     """While this process works on a generation: its files stay, and those of the log that it was referred to. ``what``
     is for people who read the files' names."""
     name = f"{what}-{secrets.token_hex(4)}"
-    lease = f"{leases_of(projection, generation)}{name}"
-    with leases.driver_lease(catalog, lease, f"projection {projection}"):
+    held = leases.driver_lease(
+        catalog, f"{leases_of(projection, generation)}{name}", f"projection {projection}"
+    )
+    with held as lease:
         yield Attempt(name, lease)
 
 

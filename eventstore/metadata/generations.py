@@ -147,10 +147,18 @@ class DerivedCatalog:
 
     def generations(self, projection: str) -> list[GenerationInfo]:
         """Raises IntegrityError for one that is not as it was begun."""
+        with self._catalog.read() as connection:
+            return self._generations(connection, projection)
+
+    def generations_and_live(self, projection: str) -> tuple[list[GenerationInfo], int | None]:
+        """The same, and the number of the live one."""
+        with self._catalog.read() as connection:
+            return self._generations(connection, projection), _live(connection, projection)
+
+    def _generations(self, connection: Connection, projection: str) -> list[GenerationInfo]:
         table = tables.generations
         query = select(table).where(table.c.projection == projection).order_by(table.c.generation)
-        with self._catalog.read() as connection:
-            rows = connection.execute(query).all()
+        rows = connection.execute(query).all()
         for row in rows:
             if row.digest != digest_of(row._mapping):
                 raise damaged_row(
@@ -184,6 +192,12 @@ class DerivedCatalog:
         with self._catalog.read() as connection:
             names = connection.scalars(select(table.c.projection).distinct().order_by(table.c.projection))
             return [name for name in names if not is_partial(name)]
+
+    def partial_results(self) -> frozenset[str]:
+        """Names of all partial results that there are, of any projection."""
+        name = tables.generations.c.projection
+        with self._catalog.read() as connection:
+            return frozenset(filter(is_partial, connection.scalars(select(name).distinct())))
 
     def set_state(self, projection: str, generation: int, state: GenerationState | str) -> None:
         self._update(projection, generation, state=GenerationState(state).value)

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.catalog.leases import Lease
 from tailrace.eventstore.errors import Fenced, UsageError, damaged_row
 from tailrace.eventstore.metadata.generations import chain_end, leases_of
 from tailrace.eventstore.model.time import from_micros, to_micros
@@ -82,11 +83,11 @@ class ProjectionSteps:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def commit(self, step: NewStep, *, lease: str | None = None) -> DerivedRun:
+    def commit(self, step: NewStep, *, lease: Lease | None = None) -> DerivedRun:
         """Append one step to a generation's chain, by compare-and-set: ``from_epoch`` must be where the chain ends
         (0 for the first). The same step again gives back the stored one; anything else raises Fenced, so that a
         process that computed on an outdated state changes nothing. ``lease`` is that of the attempt that wrote its
-        files (LeaseEnded when it is over: they may be gone)."""
+        files, and ends with the commit (LeaseEnded when it was ended before: they may be gone)."""
         if step.to_epoch <= step.from_epoch:
             raise UsageError(f"a derived step from epoch {step.from_epoch} to {step.to_epoch} leads nowhere")
         table = tables.derived
@@ -109,7 +110,7 @@ class ProjectionSteps:
                 values["hash"] = step_hash(_digest(connection, step), values)
                 if step.from_epoch == head:
                     if lease is not None:
-                        leases.require(connection, lease)
+                        lease.end(connection)
                         # Other attempts at this step are too late now: the leases of dead ones end.
                         leases.live_drivers(connection, leases_of(step.projection, step.generation))
                     connection.execute(insert(table).values(values))
@@ -117,6 +118,8 @@ class ProjectionSteps:
             head = -1
         if step.from_epoch != head:
             return self._same_step(values)
+        if lease is not None:
+            lease.over = True
         failpoints.hit("derived_committed")
         return _run(values)
 

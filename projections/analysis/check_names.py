@@ -51,9 +51,7 @@ def refused_as_unfollowed(settings: Settings, projection: Projection) -> tuple[D
 
 def wrong_names(store: Store, projection: Projection) -> Iterator[DefinitionFinding]:
     """Every topic and column that a projection names and the log does not have, or has as something else."""
-    lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
-        place = lines.declared_place(name)
         if isinstance(source, Result):
             if live_of(store, source.projection) is not None:  # one that was never built has to be waited for
                 known = describe_result(store, source.projection).schema.names
@@ -62,29 +60,35 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[DefinitionFind
         try:
             info = store.topic(source.topic_id)
         except UsageError as error:
-            yield DefinitionFinding("fail", f"input {name!r}: {error.message}", error.hint, place, name)
+            place, what = _declared(projection, name), f"input {name!r}: {error.message}"
+            yield DefinitionFinding("fail", what, error.hint, place, name)
             continue
         if not _is_read_as(source, info):
             what = (
                 f"input {name!r}: {info.id} is a topic of {info.kind.value}, read as {type(source).__name__}"
             )
             hint = "read tables as State or Changes, categories of domain events as Events"
-            yield DefinitionFinding("fail", what, hint, place, name)
+            yield DefinitionFinding("fail", what, hint, _declared(projection, name), name)
             continue
-        yield from _wrong_columns(store, projection, name, source, place)
+        yield from _wrong_columns(store, projection, name, source)
 
 
 def wrong_in_result(
     projection: Projection, name: str, source: Result, known: Sequence[str]
 ) -> Iterator[DefinitionFinding]:
     """Columns that an input names and the result, which has those ``known``, does not have."""
-    place = SourceLines.of(projection).declared_place(name)
     for column in dict.fromkeys((*affected_columns(source), *_through_columns(projection, name))):
         if column not in known:
             what = (
                 f"input {name!r}: affects names {column}, which projection {source.projection} does not have"
             )
-            yield DefinitionFinding("fail", what, f"its columns are {', '.join(known)}", place, name, column)
+            place, hint = _declared(projection, name), f"its columns are {', '.join(known)}"
+            yield DefinitionFinding("fail", what, hint, place, name, column)
+
+
+def _declared(projection: Projection, name: str) -> str:
+    """The place of an input. Looked for only when something is wrong there."""
+    return SourceLines.of(projection).declared_place(name)
 
 
 def _through_columns(projection: Projection, name: str) -> list[str]:
@@ -108,7 +112,7 @@ def _is_read_as(source: State | Changes | Events, info: TopicInfo) -> bool:
 
 
 def _wrong_columns(
-    store: Store, projection: Projection, name: str, source: State | Changes | Events, place: str
+    store: Store, projection: Projection, name: str, source: State | Changes | Events
 ) -> Iterator[DefinitionFinding]:
     schema = unify(store.schemas(source.topic_id))
     named: dict[str, Iterable[str]] = {}
@@ -122,7 +126,8 @@ def _wrong_columns(
                 what = f"input {name!r}: {option} names {column}, which {source.topic} does not have"
                 if said := rename_of(store, source.topic_id, column):
                     what = f"{what}: {said}"
-                yield DefinitionFinding("fail", what, _columns_hint(schema, column), place, name, column)
+                place, hint = _declared(projection, name), _columns_hint(schema, column)
+                yield DefinitionFinding("fail", what, hint, place, name, column)
 
 
 def _columns_hint(schema: TopicSchema, column: str) -> str:

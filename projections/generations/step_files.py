@@ -51,7 +51,8 @@ written again a few times, not at every step."""
 
 _SMALL_BYTES = 256 << 10
 _KEPT_BYTES = 64 << 20
-"""Of files of at most so many bytes a process keeps the rows, so many bytes of them: a step looks into all overlays."""
+"""Of files of at most so many bytes a process keeps the rows, so many bytes of them: a step looks into all overlays. It
+keeps those of the deltas that it writes, too: they are read a moment later, for the sink and for the next step."""
 
 _CHECKED = CheckedFiles()
 _SMALL = KeptAnswers(_KEPT_BYTES)
@@ -218,13 +219,16 @@ def write_small_deltas(
     if sum(each.upserts.nbytes + each.deletes.nbytes for each in differences.values()) > _SMALL_BYTES:
         return {}
     parts = pa.BufferOutputStream()
-    files = {}
+    files, rows_of = {}, {}
     for bucket, each in differences.items():
         deletes = each.deletes.select([HASH, *key])
-        data = encode(_overlay_rows(each.upserts, deletes), mapped=not storage.remote)
+        rows_of[bucket] = _overlay_rows(each.upserts, deletes)
+        data = encode(rows_of[bucket], mapped=not storage.remote)
         files[bucket] = _file(path, bucket, data, each.upserts.num_rows, deletes.num_rows, parts.tell())
         parts.write(data)
     storage.write(path, parts.getvalue())
+    for bucket, file in files.items():
+        _keep_small(storage, file, rows_of[bucket])
     return files
 
 
@@ -232,7 +236,10 @@ def _write_overlay(
     storage: Storage, path: str, bucket: int, upserts: pa.Table, deletes: pa.Table
 ) -> DerivedFile:
     rows = _overlay_rows(upserts, deletes)
-    return _write(storage, path, bucket, rows, upserts.num_rows, deletes.num_rows)
+    file = _write(storage, path, bucket, rows, upserts.num_rows, deletes.num_rows)
+    if file.bytes <= _SMALL_BYTES:
+        _keep_small(storage, file, rows)
+    return file
 
 
 def _overlay_rows(upserts: pa.Table, deletes: pa.Table) -> pa.Table:
@@ -331,9 +338,19 @@ def _rows_of(
         if some is not None and some.hashes is None:
             rows = some.filter(rows)  # all of them are not to be copied
     else:
-        name = storage.place(file.path), file.checksum
-        rows = _SMALL.get(name, lambda: _with_deleted(decode(_copy(_CHECKED.open(storage, file)))))
+        rows = _SMALL.get(
+            _small_name(storage, file), lambda: _with_deleted(decode(_copy(_CHECKED.open(storage, file))))
+        )
     return rows if rows.schema.equals(kinds) else rows.cast(kinds)
+
+
+def _small_name(storage: Storage, file: DerivedFile) -> tuple[str, str, int]:
+    return storage.place(file.path), file.checksum, file.start
+
+
+def _keep_small(storage: Storage, file: DerivedFile, rows: pa.Table) -> None:
+    """The rows of a small file that was written here, as ``_rows_of`` gives them."""
+    _SMALL.get(_small_name(storage, file), lambda: _with_deleted(rows))
 
 
 def _copy(data: pa.Buffer) -> pa.Buffer:

@@ -34,16 +34,13 @@ from tailrace.projections.refresh.refresh import (
     Status,
     begin_refresh,
     finished,
+    followers,
     mark_frozen,
     refresh_visible,
     stopped_outcome,
 )
 from tailrace.projections.sinks.kept import kept_connections
 from tailrace.projections.sinks.open import open_sink
-
-_BELIEVED_SECONDS = 30.0
-"""For so long a sink is believed to show what it was seen to show. After a promotion it is asked at once: the live
-generation has another number then."""
 
 
 def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[RefreshOutcome]:
@@ -84,10 +81,9 @@ def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Refre
 def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
     started = datetime.now(UTC)
     try:
-        number = ctx.store.derived.live(name)
-        with record_failures(ctx, name, "refresh", number):
+        generations, live = ctx.generations_and_live(name)
+        with record_failures(ctx, name, "refresh", None if live is None else live.number):
             check(ctx.store, ctx.settings, ctx.projections[name])
-            live = None if number is None else ctx.generation(name, number)
             held = None if live is None else _promotion_hindrance(ctx, live)
             if live is None:
                 _refuse_foreign(ctx, name)
@@ -113,7 +109,7 @@ def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome |
             ]
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
         return [stopped_outcome(ctx, name, None, error)]
-    begun = begin_refresh(ctx, live, cut)
+    begun = begin_refresh(ctx, followers(generations, live), cut)
     if held is None and live.pin is None:
         return begun
     outcomes = finished(begun)
@@ -132,14 +128,13 @@ def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome |
 
 def _promotion_hindrance(ctx: ProjectionContext, live: Generation) -> NotShown | NotShowable | None:
     """What keeps readers from seeing the live generation. That is no reason not to refresh it."""
-    number, seen = ctx.shown.get(live.projection, (0, 0.0))
-    if number == live.number and ctx.clock() - seen < _BELIEVED_SECONDS:
+    if ctx.shown.get(live):
         return None
     try:
         reconcile_live(ctx, live)
     except (NotShown, NotShowable) as error:
         return error
-    ctx.shown[live.projection] = live.number, ctx.clock()
+    ctx.shown.note(live, True)
     return None
 
 

@@ -60,6 +60,7 @@ _LONG_FOR_SPARK_ALONE = 0.5
 """The same of what Sail may not compute: mostly it may compute the partial results, without the quotients and means."""
 _REFRESHES = 2
 """So many of the last refreshes have computed everything before partial results are begun."""
+_NAMES = "names of partial results"
 
 
 def by_stage(step: StepInput, decided: Full | Incremental) -> StepInput:
@@ -119,6 +120,9 @@ def drop_stage(ctx: ProjectionContext, generation: Generation) -> None:
 
 
 def _stage_generation(ctx: ProjectionContext, generation: Generation) -> Generation | None:
+    known = ctx.store.look.answer(_NAMES, ctx.store.derived.partial_results)
+    if generation.stage_name not in known:
+        return None
     return next(iter(ctx.generations(generation.stage_name)), None)
 
 
@@ -228,6 +232,7 @@ def _begun(step: StepInput, stage: Stage) -> Generation:
 def _create(ctx: ProjectionContext, planned: Generation, state: GenerationState) -> Generation:
     number = ctx.store.derived.create_generation(planned.begun())
     ctx.store.derived.set_state(planned.projection, number, state)
+    ctx.store.look.forget(_NAMES)
     return ctx.generation(planned.projection, number)
 
 

@@ -45,11 +45,7 @@ def plan_generation(step: StepInput) -> Plan:
         return plan(last.to_epoch, epoch, changed)
     for found in changed_names(store, projection, last):
         raise ProjectionFailed(found.what, hint=found.hint, place=found.place)
-    topics = step.ctx.topics(projection)
-    # Asked once is enough: one that comes later has a later epoch.
-    redacted = store.look.answer(
-        ("erasures", *(topic.text for topic in topics), epoch), lambda: erasures(store, topics)
-    )
+    redacted = erasures(store, step.ctx.topics(projection))
     erased = [topic.text for topic, at in redacted.items() if at > last.to_epoch]
     proof = proof_of(step)
     subqueries = (proof and proof.subqueries) or {}

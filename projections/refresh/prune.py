@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
-from tailrace.eventstore.metadata.projection_steps import DerivedRun
+from tailrace.eventstore.metadata.projection_steps import DerivedRun, StepsExtent
 from tailrace.eventstore.metadata.publications import needed_steps
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
@@ -30,9 +31,10 @@ def prune(ctx: ProjectionContext, generation: Generation, projection: Projection
     only they named are removed."""
     name, number = generation.projection, generation.number
     erased = max(erasures(ctx.store, ctx.topics(projection)).values(), default=0)
-    held = ctx.store.steps.extent(name, number)
+    held = _held_steps(ctx, generation)
     if held.steps < 2 * _STEPS_RETAINED and held.first >= erased:
         return
+    del ctx.held_steps[name, number]
     steps = ctx.store.steps.list(name, number)
     if not steps or steps[-1].to_epoch < erased:
         erased = 0  # the result without the erased values is still to come
@@ -49,6 +51,15 @@ def prune(ctx: ProjectionContext, generation: Generation, projection: Projection
     ctx.store.steps.forget(name, number, gone[-1].to_epoch)
     for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
         ctx.store.storage.delete(path)
+
+
+def _held_steps(ctx: ProjectionContext, generation: Generation) -> StepsExtent:
+    """How many steps there may be, one more at each call: they are counted when there may be many."""
+    name = generation.projection, generation.number
+    known = ctx.held_steps.get(name)
+    held = ctx.store.steps.extent(*name) if known is None else replace(known, steps=known.steps + 1)
+    ctx.held_steps[name] = held
+    return held
 
 
 def _spare_steps(ctx: ProjectionContext, generation: Generation, steps: Sequence[DerivedRun]) -> int:

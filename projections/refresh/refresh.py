@@ -20,11 +20,12 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.leases import AlreadyRunning
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from tailrace.eventstore.metadata.generations import GenerationState
-from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
+from tailrace.eventstore.model.position import Cut, Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation
-from tailrace.projections.refresh.apply import apply
+from tailrace.projections.refresh.apply import ApplyResult, StepRefused, apply
 from tailrace.projections.refresh.by_stage import by_stage
 from tailrace.projections.refresh.plan import Cause, Nothing
 from tailrace.projections.refresh.plan_step import plan_reachable
@@ -85,7 +86,8 @@ def _begin(step: StepInput) -> RefreshOutcome | Rest:
     ctx, projection, generation = step.ctx, step.definition, step.generation
     started = datetime.now(UTC)
     on_record = generation.number in ctx.on_record.get(generation.projection, ())
-    pending = apply(ctx, generation)
+    believed = _believed(step)
+    pending = _applied(ctx, generation) if believed is None else ApplyResult(0, 0, 0, believed)
     record_applied(ctx, projection, generation, started, pending)
     decided, reached = plan_reachable(step)
     if isinstance(decided, Nothing):
@@ -103,7 +105,13 @@ def _begin(step: StepInput) -> RefreshOutcome | Rest:
     taken = take_step(by_stage(replace(step, cut=reached), decided), decided)
 
     def finish() -> RefreshOutcome:
-        applied = apply(ctx, generation, pending, taken.run)
+        try:
+            applied = _applied(ctx, generation, pending, taken.run)
+        except (Fenced, StepRefused):
+            ctx.fences.forget(generation)
+            if believed is None:
+                raise
+            applied = _applied(ctx, generation)  # the sink does not hold what it was believed to
         record_applied(ctx, projection, generation, begun, applied, taken)
         prune(ctx, generation, projection)
         return RefreshOutcome(
@@ -115,16 +123,35 @@ def _begin(step: StepInput) -> RefreshOutcome | Rest:
     return finish
 
 
+def _believed(step: StepInput) -> Fence | None:
+    """The fence that the sink has, where this process has just applied the last step: the next step compares it."""
+    fence, last = step.ctx.fences.get(step.generation), step.last
+    return fence if fence is not None and last is not None and last.to_epoch == fence.epoch else None
+
+
+def _applied(
+    ctx: ProjectionContext,
+    generation: Generation,
+    since: ApplyResult | None = None,
+    taken: DerivedRun | None = None,
+) -> ApplyResult:
+    """As ``apply``; the sink is believed to hold that for a while."""
+    applied = apply(ctx, generation, since, taken)
+    if applied.fence is not None:
+        ctx.fences.note(generation, applied.fence)
+    return applied
+
+
 def _seconds_since(started: datetime) -> float:
     return (datetime.now(UTC) - started).total_seconds()
 
 
-def followers(ctx: ProjectionContext, live: Generation) -> list[Generation]:
-    """The generations that a runner brings to the end of the log: the live one, and newer ones that wait for promotion.
-    Never a pinned one or a preview."""
+def followers(generations: Sequence[Generation], live: Generation) -> list[Generation]:
+    """Those of a projection's generations that a runner brings to the end of the log: the live one, and newer ones that
+    wait for promotion. Never a pinned one or a preview."""
     return [
         generation
-        for generation in ctx.generations(live.projection)
+        for generation in generations
         if generation.pin is None
         and generation.preview is None
         and (
@@ -134,11 +161,13 @@ def followers(ctx: ProjectionContext, live: Generation) -> list[Generation]:
     ]
 
 
-def begin_refresh(ctx: ProjectionContext, live: Generation, cut: Cut) -> list[RefreshOutcome | Rest]:
-    """Refresh every generation of a projection that follows the log, up to the commits of their steps. One that no
-    loaded definition matches is frozen and left alone. An error is in the outcome, also in that of the rest, except
-    Fenced, which ends this process."""
-    return [_begin_or_stop(ctx, generation, cut) for generation in followers(ctx, live)]
+def begin_refresh(
+    ctx: ProjectionContext, generations: Sequence[Generation], cut: Cut
+) -> list[RefreshOutcome | Rest]:
+    """Refresh generations of a projection (``followers``), up to the commits of their steps. One that no loaded
+    definition matches is frozen and left alone. An error is in the outcome, also in that of the rest, except Fenced,
+    which ends this process."""
+    return [_begin_or_stop(ctx, generation, cut) for generation in generations]
 
 
 def refresh_visible(

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tailrace.eventstore.catalog.leases import LeaseEnded
+from tailrace.eventstore.catalog.leases import Lease, LeaseEnded
 from tailrace.eventstore.disclosure import describe_error
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
@@ -318,7 +318,7 @@ def _step_files(
     )
 
 
-def _commit(step: StepInput, last: DerivedRun | None, files: StepFiles, lease: str) -> DerivedRun:
+def _commit(step: StepInput, last: DerivedRun | None, files: StepFiles, lease: Lease) -> DerivedRun:
     return step.ctx.store.steps.commit(
         NewStep(
             step.generation.projection,

@@ -72,6 +72,8 @@ def sail_session(settings: Settings) -> SparkSession:
             with _known_client():
                 builder: Any = SparkSession.builder
                 session = builder.remote(f"sc://{host}:{port}").create()
+                # Reattaching is for networks that lose connections, and asks once more after each query.
+                session.client.disable_reattachable_execute()
                 _configure(session, settings)
             _opened[os.getpid()] = server, session
         return _opened[os.getpid()][1]

@@ -102,7 +102,14 @@ def add_with_epoch(
 
 
 def erasures(log: Log, topics: Sequence[TopicId]) -> dict[TopicId, int]:
-    """Topics among these of which rows were ever erased, each with the control epoch of its last redaction."""
+    """Topics among these of which rows were ever erased, each with the control epoch of its last redaction. In one look
+    (``Log.look``) asked once: one that comes later has a later epoch."""
+    question = ("erasures", *(topic.text for topic in topics))
+    found: dict[TopicId, int] = log.look.answer(question, lambda: _erasures(log, topics))
+    return found
+
+
+def _erasures(log: Log, topics: Sequence[TopicId]) -> dict[TopicId, int]:
     table = tables.redactions
     with log.catalog.read() as connection:
         names = {number: topic for topic, number in topic_ids(connection, topics).items()}

@@ -8,13 +8,13 @@ do view and live row. Tables are logged: an unlogged one is empty after a crash,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql
+from psycopg import errors, sql
 
 from tailrace.eventstore.errors import DifferenceFound, UsageError
 from tailrace.eventstore.model.position import Fence
@@ -42,7 +42,12 @@ from tailrace.projections.sinks.specs import PostgresTable
 # longer than deadlock_timeout's default, after which the server ends an autovacuum that is in the way.
 DROP_LOCK_SECONDS = 1.5
 _UPSERTS, _DELETES = "tailrace_upserts", "tailrace_deletes"  # temporary tables
+_HELD_BYTES = 1 << 20
+"""Rows that wait to be copied together: a COPY costs as much as many small rows."""
 _LEDGER_LOCK = 0x7461696C  # any number: two creators of the ledger tables take turns
+
+Columns = Mapping[str, str]
+"""The types of columns by their names."""
 
 
 class PostgresSink:
@@ -76,7 +81,7 @@ class PostgresSink:
             self._register(connection, target, table)
             if (
                 exists
-                and self._locked_fence(connection, target) is None
+                and self._locked_state(connection, target)[0] is None
                 and not self._can_resume(connection, target)
             ):
                 # An earlier try: its columns may not be today's.
@@ -105,9 +110,9 @@ class PostgresSink:
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[PostgresLoad]:
         with self._place.transaction() as connection:
-            found = self._locked_fence(connection, target)
+            found, columns = self._locked_state(connection, target)
             check_step(target, found, expected, to)
-            self._check_columns(connection, target, generation_table(self._spec, target.generation))
+            self._check_columns(target, columns)
             begun = self._loaded_buckets(connection, target, to) if expected is None else None
             load = PostgresLoad(
                 connection, self._spec, target, begun, self._loading_row(connection, target), to
@@ -123,7 +128,9 @@ class PostgresSink:
         """Whether the table has buckets of a first load, in the right columns."""
         table = generation_table(self._spec, target.generation)
         begun = self._loading_row(connection, target).read() is not None
-        return begun and not self._changed_columns(connection, target, table)
+        return begun and not self._changed_columns(
+            target, dict(view.columns_of(connection, self._spec.schema, table, "r"))
+        )
 
     def _loaded_buckets(self, connection: psycopg.Connection, target: Target, to: Fence) -> LoadedBuckets:
         """The buckets of a first load to this fence that are complete. Rows of any other load are removed."""
@@ -180,26 +187,29 @@ class PostgresSink:
 
     def _rows(self, connection: psycopg.Connection, target: Target) -> Iterator[pa.RecordBatch]:
         table = generation_table(self._spec, target.generation)
-        if _exists(connection, self._spec.schema, table):
-            self._check_columns(connection, target, table)
+        columns = dict(view.columns_of(connection, self._spec.schema, table, "r"))
+        if columns:
+            self._check_columns(target, columns)
             yield from copy_out(connection.cursor(), self._identifier(table), target.schema)
 
     def _fence_in(self, connection: psycopg.Connection, target: Target) -> Fence | None:
-        if not _exists(connection, self._spec.schema, "tailrace_fences"):
+        try:
+            return self._read_state(connection, target, sql.SQL(""))[0]
+        except errors.UndefinedTable:  # the ledger
+            connection.rollback()
             return None
-        return self._read_fence(connection, target, sql.SQL(""))
 
-    def _changed_columns(self, connection: psycopg.Connection, target: Target, table: str) -> list[str]:
-        found = dict(view.columns_of(connection, self._spec.schema, table, "r"))
+    def _changed_columns(self, target: Target, found: Columns) -> list[str]:
         return [
             f"{field.name} is {found.get(field.name, 'gone')}, was {self._column_type(field)}"
             for field in target.schema
             if found.get(field.name) != self._column_type(field)
         ]
 
-    def _check_columns(self, connection: psycopg.Connection, target: Target, table: str) -> None:
-        changed = self._changed_columns(connection, target, table)
+    def _check_columns(self, target: Target, found: Columns) -> None:
+        changed = self._changed_columns(target, found)
         if changed:
+            table = generation_table(self._spec, target.generation)
             raise DifferenceFound(
                 f"{self._place.text}: somebody changed the columns of {self._spec.schema}.{table}: "
                 + "; ".join(changed),
@@ -277,27 +287,42 @@ class PostgresSink:
             (target.log_id, target.store, target.projection, target.generation),
         )
 
-    def _locked_fence(self, connection: psycopg.Connection, target: Target) -> Fence | None:
-        if not _exists(connection, self._spec.schema, "tailrace_fences"):
-            raise UsageError(f"{target} does not exist in the sink", hint="create it first")
-        return self._read_fence(connection, target, sql.SQL(" FOR UPDATE"), needed=True)
+    def _locked_state(self, connection: psycopg.Connection, target: Target) -> tuple[Fence | None, Columns]:
+        try:
+            return self._read_state(connection, target, sql.SQL(" FOR UPDATE OF f"), needed=True)
+        except errors.UndefinedTable:
+            raise UsageError(f"{target} does not exist in the sink", hint="create it first") from None
 
-    def _read_fence(
+    def _read_state(
         self, connection: psycopg.Connection, target: Target, lock: sql.SQL, *, needed: bool = False
-    ) -> Fence | None:
+    ) -> tuple[Fence | None, Columns]:
+        """A generation's fence, and the columns of its table: each step needs both, and asks once. A fence without a
+        table, which was dropped by hand, is none."""
         row = connection.execute(
             sql.SQL(
-                "SELECT log_id, epoch, epoch_hash FROM {} WHERE store = %s AND projection = %s AND generation = %s{}"
+                "SELECT log_id, epoch, epoch_hash, (SELECT json_object_agg(attname, format_type(atttypid, atttypmod))"
+                " FROM pg_attribute JOIN pg_class c ON c.oid = attrelid JOIN pg_namespace n ON n.oid = relnamespace"
+                " WHERE nspname = %s AND relname = %s AND relkind = 'r' AND attnum > 0 AND NOT attisdropped)"
+                " FROM {} AS f WHERE store = %s AND projection = %s AND generation = %s{}"
             ).format(self._identifier("tailrace_fences"), lock),
-            (target.store, target.projection, target.generation),
+            (
+                self._spec.schema,
+                generation_table(self._spec, target.generation),
+                target.store,
+                target.projection,
+                target.generation,
+            ),
         ).fetchone()
         if row is None and needed:
             raise UsageError(f"{target} does not exist in the sink", hint="create it first")
-        if row is None or row[1] is None:
-            return None
-        if not _exists(connection, self._spec.schema, generation_table(self._spec, target.generation)):
-            return None  # dropped by hand
-        return Fence(row[0], target.projection, target.generation, epoch=row[1], epoch_hash=row[2])
+        if row is None:
+            return None, {}
+        log_id, epoch, epoch_hash, columns = row
+        if epoch is None or columns is None:
+            return None, columns or {}
+        return Fence(
+            log_id, target.projection, target.generation, epoch=epoch, epoch_hash=epoch_hash
+        ), columns
 
 
 class PostgresLoad:
@@ -322,29 +347,39 @@ class PostgresLoad:
         self._table = sql.Identifier(spec.schema, generation_table(spec, target.generation))
         self._key = sql.SQL(", ").join(map(sql.Identifier, target.key))
         self._gathered: set[str] = set()
+        self._held: dict[str, list[pa.Table]] = {_UPSERTS: [], _DELETES: []}
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
-        with json.name_column(self._connection, rows, self._spec.json):
-            if self._begun is not None:
-                copy_in(self._cursor, self._table, rows)
-            else:
-                self._gather(_UPSERTS, sql.SQL("*"), rows)
-        if self._begun is None:
-            self._gather(_DELETES, self._key, keys_for(self._target, deletes))
+        if self._begun is not None:
+            self._copy(self._table, rows)
+            return
+        for name, some in ((_UPSERTS, rows), (_DELETES, keys_for(self._target, deletes))):
+            if some.num_rows:
+                self._held[name].append(some)
+            if sum(each.nbytes for each in self._held[name]) > _HELD_BYTES:
+                self._gather(name)
 
-    def _gather(self, name: str, columns: sql.Composable, rows: pa.Table) -> None:
-        """Into a temporary table, which is made for the first rows: it costs as much as many of them."""
-        if not rows.num_rows:
+    def _copy(self, relation: sql.Composable, rows: pa.Table) -> None:
+        with json.name_column(
+            self._connection, rows, [name for name in self._spec.json if name in rows.column_names]
+        ):
+            copy_in(self._cursor, relation, rows)
+
+    def _gather(self, name: str) -> None:
+        """The rows held, into a temporary table, which is made for the first ones: it costs as much as many of them."""
+        if not self._held[name]:
             return
         if name not in self._gathered:
+            columns = self._key if name == _DELETES else sql.SQL("*")
             self._cursor.execute(
                 sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
                     sql.Identifier(name), columns, self._table
                 )
             )
             self._gathered.add(name)
-        copy_in(self._cursor, sql.Identifier("pg_temp", name), rows)
+        self._copy(sql.Identifier("pg_temp", name), pa.concat_tables(self._held[name]))
+        self._held[name] = []
 
     @property
     def done(self) -> tuple[int, ...]:
@@ -379,6 +414,8 @@ class PostgresLoad:
         self._cursor.execute(sql.SQL("ANALYZE {}").format(self._table))
 
     def _apply(self) -> None:
+        for name in self._held:
+            self._gather(name)
         if _DELETES in self._gathered:
             same_key = sql.SQL(" AND ").join(
                 sql.SQL("old.{0} = gone.{0}").format(sql.Identifier(name)) for name in self._target.key

@@ -222,11 +222,12 @@ def test_drivers_live_while_they_run_or_their_lease_lasts_and_the_others_end_for
     with store.catalog.write() as connection:
         living = leases.live_drivers(connection, "d:")
         assert living == {"d:running": f"job by {HERE}", "d:unseen": f"job by {ELSEWHERE}"}
-        for name in living:
-            leases.require(connection, name)
         with pytest.raises(leases.LeaseEnded):
-            leases.require(connection, "d:over")
+            leases.Lease("d:over").end(connection)
     assert names(store) == {"d:running", "d:unseen", "D:capital", "d:reader"}
+    with store.catalog.write() as connection:
+        leases.Lease("d:running").end(connection)
+    assert names(store) == {"d:unseen", "D:capital", "d:reader"}
     with store.catalog.write() as connection:
         leases.end(connection, "d:")
         leases.end(connection, "nobody:")

@@ -60,6 +60,9 @@ def test_a_driver_of_this_host_is_at_work_until_it_ends_whatever_the_clock_says(
             jump(ahead)
             assert attempts.live_attempts(store.catalog, "totals", number) == {attempt.name}
         store.steps.commit(NewStep("totals", number, 0, 1, "full", FILES, 3), lease=attempt.lease)
+        assert attempts.live_attempts(store.catalog, "totals", number) == frozenset(), (
+            "it ends with the commit"
+        )
     assert attempts.live_attempts(store.catalog, "totals", number) == frozenset()
     assert len(store.steps.list("totals", number)) == 1
 
