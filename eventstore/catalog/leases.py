@@ -25,7 +25,6 @@ A capture takes a lease that keeps nobody out (terms fence captures): it says wh
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import processes, tables, terms
 from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.catalog.renewals import RENEWALS
 from tailrace.eventstore.errors import Fenced, TailraceError, TransientError
 from tailrace.eventstore.model.time import from_micros, now_micros
 
@@ -356,21 +356,16 @@ def _renewal(
         yield
         return
     table, mine = tables.leases, or_(*(and_(*_lease_conditions(row)) for row in rows))
-    ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(seconds / _RENEWALS):
-            with suppress(TailraceError), catalog.write() as connection:  # what it is held for says it
-                expires_at = now(connection) + int(seconds * 1e6)
-                connection.execute(update(table).where(mine).values(expires_at=expires_at))
+        with suppress(TailraceError), catalog.write() as connection:  # what it is held for says it
+            expires_at = now(connection) + int(seconds * 1e6)
+            connection.execute(update(table).where(mine).values(expires_at=expires_at))
 
-    thread = threading.Thread(target=renew, name=f"lease-{rows[0]['id']}", daemon=True)
-    thread.start()
     try:
-        yield
+        with RENEWALS.every(seconds / _RENEWALS, renew):
+            yield
     finally:
-        ended.set()
-        thread.join()
         if lease is None or not lease.over:
             with suppress(TailraceError), catalog.write() as connection:
                 connection.execute(delete(table).where(mine))

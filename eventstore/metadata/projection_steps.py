@@ -18,7 +18,7 @@ from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.catalog.leases import Lease
 from tailrace.eventstore.errors import Fenced, UsageError, damaged_row
-from tailrace.eventstore.metadata.generations import chain_end, leases_of
+from tailrace.eventstore.metadata.generations import leases_of
 from tailrace.eventstore.model.time import from_micros, to_micros
 
 CHANGED = "it is not the step that was committed to this generation"
@@ -94,8 +94,7 @@ class ProjectionSteps:
         files = json.dumps([dict(file) for file in step.files], sort_keys=True, ensure_ascii=False)
         try:
             with self._catalog.write() as connection:
-                last = chain_end(connection, step.projection, step.generation)
-                head = last.to_epoch if last is not None else 0
+                digest, head, previous = _chain_of(connection, step)
                 values = {
                     "projection": step.projection,
                     "generation": step.generation,
@@ -105,9 +104,9 @@ class ProjectionSteps:
                     "files": files,
                     "rows": step.rows,
                     "commit_ts": to_micros(step.commit_ts),
-                    "previous": last.hash if last is not None else "",
+                    "previous": previous,
                 }
-                values["hash"] = step_hash(_digest(connection, step), values)
+                values["hash"] = step_hash(digest, values)
                 if step.from_epoch == head:
                     if lease is not None:
                         lease.end(connection)
@@ -176,16 +175,23 @@ class ProjectionSteps:
                 )
 
 
-def _digest(connection: Connection, step: NewStep) -> str:
-    table = tables.generations
-    mine = (table.c.projection == step.projection, table.c.generation == step.generation)
-    digest: str | None = connection.scalar(select(table.c.digest).where(*mine))
-    if digest is None:
+def _chain_of(connection: Connection, step: NewStep) -> tuple[str, int, str]:
+    """The digest of the step's generation, and epoch and hash at which its chain ends. Raises Fenced."""
+    of, table = tables.generations, tables.derived
+    same = (table.c.projection == of.c.projection) & (table.c.generation == of.c.generation)
+    row = connection.execute(
+        select(of.c.digest, table.c.to_epoch, table.c.hash)
+        .join_from(of, table, same, isouter=True)
+        .where(of.c.projection == step.projection, of.c.generation == step.generation)
+        .order_by(table.c.to_epoch.desc())
+        .limit(1)
+    ).one_or_none()
+    if row is None:
         raise Fenced(
             f"generation {step.generation} of {step.projection} was dropped",
             hint=f"tailrace rebuild {step.projection} builds another one",
         )
-    return digest
+    return row.digest, row.to_epoch or 0, row.hash or ""
 
 
 def _stored(row: RowMapping) -> DerivedRun:

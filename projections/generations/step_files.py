@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -157,7 +158,7 @@ class StepFiles:
 
     def to_data(self) -> dict[str, Any]:
         """As the catalog keeps it: plain JSON values."""
-        return asdict(self)
+        return {name: _plain(getattr(self, name)) for name in _names(StepFiles)}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StepFiles:
@@ -173,6 +174,18 @@ class StepFiles:
             keys=data.get("keys"),
             moves=data.get("moves", 0),
         )
+
+
+def _plain(value: Any) -> Any:
+    """As ``dataclasses.asdict``, which copies whatever it meets: each step has a hundred files."""
+    if isinstance(value, tuple):
+        return [{name: getattr(file, name) for name in _names(DerivedFile)} for file in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+@cache
+def _names(kind: type[DerivedFile | StepFiles]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 def folder_of(projection: str, generation: int | None = None) -> str:

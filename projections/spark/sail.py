@@ -30,6 +30,8 @@ _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 _CHILDREN = "GRPC_ENABLE_FORK_SUPPORT"
 """With it, gRPC polls in a child between fork and exec, whose descriptors are closed by then: Spark's JVM then ends
 before it starts (grpc/grpc#43055). Read when grpc begins. Nothing here calls gRPC in a fork of a process that did."""
+_IN_CALLERS_THREAD = "SingleThreadedUnaryStream"
+"""An option of gRPC for Python: no thread of its own is started for each query."""
 _DAY = 24 * 3600
 _LEAST_BYTES = 256 << 20
 _lock = threading.RLock()
@@ -63,6 +65,7 @@ def sail_session(settings: Settings) -> SparkSession:
             require_installed()
             os.environ.setdefault(_CHILDREN, "false")
             from pysail.spark import SparkConnectServer
+            from pyspark.sql.connect.client import DefaultChannelBuilder
             from pyspark.sql.connect.session import SparkSession
 
             os.environ |= _server_settings(settings)
@@ -71,7 +74,9 @@ def sail_session(settings: Settings) -> SparkSession:
             host, port = server.listening_address
             with _known_client():
                 builder: Any = SparkSession.builder
-                session = builder.remote(f"sc://{host}:{port}").create()
+                channel = DefaultChannelBuilder(f"sc://{host}:{port}")
+                channel.setChannelOption(_IN_CALLERS_THREAD, 1)
+                session = builder.channelBuilder(channel).create()
                 # Reattaching is for networks that lose connections, and asks once more after each query.
                 session.client.disable_reattachable_execute()
                 _configure(session, settings)

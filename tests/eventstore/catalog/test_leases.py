@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from tailrace.eventstore.catalog import leases, processes, tables, terms
 from tailrace.eventstore.catalog.processes import Process, this_process
+from tailrace.eventstore.catalog.renewals import Renewals
 from tailrace.eventstore.errors import Fenced
 from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.store import Store
@@ -87,43 +88,27 @@ def test_a_lease_is_as_long_as_its_role_needs_and_goes_with_its_block(new_store:
 def test_a_lease_is_renewed_and_only_while_it_is_its_own(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = new_store()
-    waited, ended = threading.Semaphore(0), threading.Event()
-    turn = threading.Semaphore(0)
+    store, table, held = new_store(), tables.leases, list[Callable[[], None]]()
 
-    class Ended:
-        """An event that is waited for as long as the test says."""
+    class ByHand(Renewals):
+        """Renewed when the test says so."""
 
-        def wait(self, seconds: float) -> bool:
+        @contextmanager
+        def every(self, seconds: float, renew: Callable[[], None]) -> Iterator[None]:
             assert seconds == leases.LEASE_SECONDS / 4
-            waited.release()
-            turn.acquire()
-            return ended.is_set()
+            held.append(renew)
+            yield
 
-        def set(self) -> None:
-            ended.set()
-            turn.release()
-
-    class Renewing(threading.Thread):
-        def join(self, timeout: float | None = None) -> None:
-            super().join(timeout)
-            joined.append(self.daemon)
-
-    joined: list[bool] = []
-    monkeypatch.setattr(leases, "threading", SimpleNamespace(Event=Ended, Thread=Renewing))
-    table = tables.leases
+    monkeypatch.setattr(leases, "RENEWALS", ByHand())
     with leases.driver_lease(store.catalog, "d:1", "build"):
         leave(store, "d:2", leases.DRIVER)
         with store.catalog.write() as connection:
             connection.execute(update(table).values(expires_at=5))
-        assert waited.acquire(timeout=60)
-        turn.release()
-        assert waited.acquire(timeout=60)  # it has been renewed
+        held[0]()
         assert ends(store)["d:1"] == 2 * MINUTE and ends(store)["d:2"] < 0
         with store.catalog.write() as connection:
             connection.execute(update(table).where(table.c.id == "d:1").values(created_at=1))
     assert names(store) == {"d:1", "d:2"}, "the name is a successor's by now"
-    assert joined == [True], "it was waited for, and would have kept no process from ending"
 
 
 @one_catalog
