@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from tailrace.projections.compute.read_plan import ChangesInput, Planned, ReadPl
 from tailrace.projections.definition.model import Input, Projection, State
 from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.result_input import ResultInput
+from tailrace.projections.round.plans import Contents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +64,19 @@ def shared_frame(
     inputs of one projection never are one DataFrame: Spark could not tell their columns apart."""
     given = kept.get((spark, name, _place(rows)), lambda: _given(spark, rows))
     return declare(given.frame, projection, name)
+
+
+def contents_of(spark: SparkSession, name: str, rows: pa.Table) -> Contents:
+    """What an input holds that is restricted to ``rows``."""
+    columns = zip(rows.schema.names, map(str, rows.schema.types), strict=True)
+    view = view_name("rows", name, repr([*columns]))
+    return Contents(view, _place(rows), rows, lambda: _given(spark, rows).frame)
+
+
+def view_name(kind: str, name: str, columns: str) -> str:
+    """Another one for each input and each text that says its ``columns``."""
+    digest = hashlib.sha256(f"{name}:{columns}".encode()).hexdigest()
+    return f"tailrace_{kind}_{digest[:32]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
-from tailrace.projections.compute.compute import compute, compute_here, define, require_schema
+from tailrace.projections.compute.compute import compute, compute_here, require_schema
 from tailrace.projections.compute.read_plan import ResultSources, plan_reads, require_changes
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.errors import translate_errors
 
 
 def compute_at(
@@ -27,9 +26,7 @@ def compute_at(
     sources = ResultSources(results or {}, ctx.computed_inputs(generation.pin))
     reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=sources)
     with step.engine.active():
-        with translate_errors(projection, "reading its inputs"):
-            inputs = step.engine.frames(projection, reads)
-        result = define(projection, inputs, step.cut.commit_ts)
+        result = step.engine.result(projection, reads)
         require_schema(projection, generation.schema, str(generation), result)
         ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
         take = compute_here if step.from_files else compute

@@ -34,8 +34,8 @@ from tailrace.eventstore.state.key_lookup import ChangedKeys, TooLarge, changed_
 from tailrace.projections.analysis.guards import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.char_padding import unpad
-from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema
-from tailrace.projections.compute.frames import read_changes, shared_frame
+from tailrace.projections.compute.compute import refuse_bad_keys, require_schema
+from tailrace.projections.compute.frames import read_changes
 from tailrace.projections.compute.read_plan import (
     ChangesInput,
     plan_changes,
@@ -288,15 +288,7 @@ def restricted_result(
     ctx, projection, generation, engine = step.ctx, step.projection, step.generation, step.engine
     whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, lineage.unknown)
     with engine.active():
-        with translate_errors(projection, "reading its inputs"):
-            inputs = engine.frames(projection, whole)
-            inputs |= {
-                name: shared_frame(ctx.round_rows, engine.session, projection, name, given)
-                if isinstance(given, pa.Table)
-                else given
-                for name, given in rows.items()
-            }
-        result = given_values(projection, define(projection, inputs, step.cut.commit_ts), values)
+        result = given_values(projection, engine.result(projection, whole, rows), values)
         require_schema(projection, generation.schema, str(generation), result)
         count = sum(given.num_rows for given in rows.values() if isinstance(given, pa.Table))
         ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")

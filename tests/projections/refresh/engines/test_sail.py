@@ -26,6 +26,7 @@ from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.engines.witness import SHARE
+from tailrace.projections.round.plans import KeptPlans
 from tailrace.projections.spark.sail import sail_session, sail_version
 from tests.fixtures.scale import Scale
 from tests.projections.conftest import Deploy
@@ -193,6 +194,7 @@ def test_a_step_that_sail_fails_is_spark_s(
     ctx = sailing(HEAD + definition("missing", body))
     refreshed(ctx)
     flag.touch()
+    ctx.kept_plans = KeptPlans()  # the function is called again
     shop.commit({"orders": [("c", shop.order(900))]})
     with caplog.at_level(logging.WARNING):
         refreshed(ctx)
@@ -249,6 +251,7 @@ def test_rows_that_spark_gives_otherwise_end_sail_s_work_and_are_computed_again(
     ctx = sailing(HEAD + definition("lying", body, '"id"'), small_bytes)
     refreshed(ctx)
     flag.touch()
+    ctx.kept_plans = KeptPlans()  # the function is called again
     shop.commit({"orders": [("c", shop.order(900))]})
     refreshed(ctx)
     assert last_record(ctx, "lying").engine == "sail"
