@@ -3,7 +3,8 @@
 pgbench commits transactions of ten updates at a fixed rate on a schedule of its own; ``tailrace capture`` tails the
 server, ``tailrace run`` refreshes one projection or several of the table into Postgres. All settings are the
 defaults, but for ``engine = "auto"``. In each transaction one row says which commit it is of; a reader looks at those
-rows of every projection again and again, and takes the time when a commit shows. All clocks are the machine's. The
+rows of every projection again and again, and takes the time when a commit shows; it rests four times as long as a look
+takes, so as to leave the machine to what is measured. All clocks are the machine's. The
 first seconds are left out; no commit may be missing in the end.
 
 A projection has a row for each row of the table, so the sink has to take all changes once for each of them; a slice has
@@ -37,6 +38,7 @@ from tailrace.embedded import PostgresServer
 CLIENTS = 8
 _WAIT_SECONDS = 300.0
 _LOOK_SECONDS = 0.02
+_RESTS = 4
 _ALONE_SECONDS = 10.0
 _TABLE = """
 CREATE TABLE orders (id bigint PRIMARY KEY, customer_id integer, amount numeric(12,2), number bigint, note text);
@@ -88,7 +90,9 @@ class Reader:
         reached = {name: dict.fromkeys(range(CLIENTS), 0) for name in self.names}
         self.seen = {name: {} for name in self.names}
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            while not self._ended.wait(_LOOK_SECONDS):
+            rest = _LOOK_SECONDS
+            while not self._ended.wait(rest):
+                began = time.monotonic()
                 for name in self.names:
                     rows = connection.execute(f"SELECT -1 - id, number FROM {name} WHERE id < 0")  # noqa: S608
                     found, now = rows.fetchall(), time.time()
@@ -96,6 +100,7 @@ class Reader:
                         for commit in range(reached[name][client] + 1, number + 1):
                             self.seen[name][client, commit] = now
                         reached[name][client] = number
+                rest = max(_LOOK_SECONDS, _RESTS * (time.monotonic() - began))
 
     def has(self, commits: dict[Commit, float]) -> bool:
         return all(len(self.seen[name]) >= len(commits) for name in self.names)

@@ -685,6 +685,39 @@ def test_a_sink_that_is_not_of_this_log_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_sink_that_was_restored_a_moment_after_a_step_is_asked_again(
+    shop: ShopLog, deploy: Deploy, settings: Settings, lost: bool
+) -> None:
+    """The process that applied the last step believes that the sink has it, until the next step finds another one. What
+    is missing is applied, all steps where nothing is left."""
+    ctx = deploy(TOTALS)
+    (built,) = refresh(ctx)
+    dsn = settings.sinks["mart"].dsn
+    assert dsn is not None
+    with psycopg.connect(dsn.get_secret_value(), autocommit=True) as mart:
+        mart.execute("CREATE TABLE saved AS TABLE totals__g1")
+        mart.execute("CREATE TABLE saved_fences AS TABLE tailrace_fences")
+        shop.commit({"orders": [("c", shop.order(900, customer_id=1))]})
+        refresh(ctx)
+        live = ctx.live("totals")
+        assert live is not None and ctx.fences.get(live) is not None
+        if lost:
+            mart.execute("DROP TABLE tailrace_fences; DROP TABLE totals__g1 CASCADE")
+        else:
+            mart.execute(
+                "TRUNCATE totals__g1; INSERT INTO totals__g1 TABLE saved;"
+                " UPDATE tailrace_fences f SET epoch = s.epoch, epoch_hash = s.epoch_hash FROM saved_fences s"
+            )
+    shop.commit({"orders": [("c", shop.order(901, customer_id=2))]})
+
+    (again,) = refresh(ctx)
+
+    assert again.status == "done" and again.upserts == (built.upserts + 2 if lost else 2)
+    assert verify(ctx, "totals").equal
+
+
+@pytest.mark.slow
 def test_a_sink_that_lost_everything_is_told_and_built_again(
     shop: ShopLog, deploy: Deploy, redis_url: str
 ) -> None:

@@ -202,6 +202,39 @@ def test_a_step_that_sail_fails_is_spark_s(
     assert verify(ctx, "missing").equal
 
 
+@pytest.mark.parametrize("affects", ["None", pytest.param('"id"', marks=pytest.mark.slow)])
+def test_a_plan_is_made_once_and_runs_over_what_each_step_reads(
+    shop: ShopLog, sailing: Deploy, tmp_path: Path, affects: str
+) -> None:
+    """All rows of the input, or those of the changed keys."""
+    calls = tmp_path / "calls"
+    body = f"""with Path({str(calls)!r}).open("a") as file:
+            file.write("sail " if "connect" in type(orders).__module__ else "spark ")
+        return orders.where("amount > 0").select("id", "amount", "customer_id")"""
+    ctx = sailing(HEAD + definition("counted", body, affects))
+    refreshed(ctx)
+    shop.commit({"orders": [("c", shop.order(900)), ("c", shop.order(901))]})
+    refreshed(ctx)
+    before = calls.read_text().split().count("sail")
+    for number in range(902, 906):
+        shop.commit(
+            {
+                "orders": [
+                    ("c", shop.order(number)),
+                    ("u", shop.order(number - 1)),
+                    ("d", shop.state["orders"][number - 2]),
+                ]
+            }
+        )
+        refreshed(ctx)
+        assert last_record(ctx, "counted").engine == "sail"
+        assert len(rows_of(ctx, "counted")) == len(
+            [row for row in shop.state["orders"].values() if row["amount"] > 0]
+        )
+    assert calls.read_text().split().count("sail") == before
+    assert verify(ctx, "counted").equal
+
+
 @pytest.mark.slow
 def test_a_session_that_was_stopped_is_replaced(shop: ShopLog, sailing: Deploy) -> None:
     ctx = sailing(TOTALS)
