@@ -72,24 +72,25 @@ _Seen = TypeVar("_Seen")
 
 
 class Believed(Generic[_Seen]):
-    """What was seen outside of the log, by projection and generation, each for half a minute by ``clock``."""
+    """What was seen of generations in their sinks, each for half a minute by ``clock``; of a projection only what was
+    seen last, as another generation may have taken its place."""
 
     SECONDS = 30.0
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._seen: dict[tuple[str, int], tuple[_Seen, float]] = {}
+        self._seen: dict[str, tuple[int, _Seen, float]] = {}
 
     def note(self, generation: Generation, seen: _Seen) -> None:
-        self._seen[generation.projection, generation.number] = seen, self._clock()
+        self._seen[generation.projection] = generation.number, seen, self._clock()
 
     def forget(self, generation: Generation) -> None:
-        self._seen.pop((generation.projection, generation.number), None)
+        self._seen.pop(generation.projection, None)
 
     def get(self, generation: Generation) -> _Seen | None:
         """None for what was not seen, or too long ago."""
-        seen, at = self._seen.get((generation.projection, generation.number), (None, 0.0))
-        return seen if self._clock() - at < self.SECONDS else None
+        number, seen, at = self._seen.get(generation.projection, (0, None, 0.0))
+        return seen if number == generation.number and self._clock() - at < self.SECONDS else None
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ class ProjectionContext:
         self._fingerprints: dict[str, str] = {}
         # By projection and generation what was counted of its steps when they were last counted, and those since.
         self.held_steps: dict[tuple[str, int], StepsExtent] = {}
-        # What sinks were seen to hold, by projection and generation: that readers see it, and its fence.
+        # What sinks were seen to hold: that readers see a generation, and its fence.
         self.shown = Believed[bool](clock)
         self.fences = Believed[Fence](clock)
         self._generations: dict[tuple[str, int], tuple[GenerationInfo, Generation]] = {}

@@ -4,8 +4,8 @@ pgbench commits transactions of ten updates at a fixed rate on a schedule of its
 server, ``tailrace run`` refreshes one projection or several of the table into Postgres. All settings are the
 defaults, but for ``engine = "auto"``. In each transaction one row says which commit it is of; a reader looks at those
 rows of every projection again and again, and takes the time when a commit shows; it rests four times as long as a look
-takes, so as to leave the machine to what is measured. All clocks are the machine's. The
-first seconds are left out; no commit may be missing in the end.
+takes, so as to leave the machine to what is measured. All clocks are the machine's. The first seconds are left out; no
+commit may be missing in the end.
 
 A projection has a row for each row of the table, so the sink has to take all changes once for each of them; a slice has
 its part of them and the rows that say which commits are there. What the sink takes at most is measured afterwards, in

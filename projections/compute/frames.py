@@ -76,7 +76,7 @@ def contents_of(spark: SparkSession, name: str, rows: pa.Table) -> Contents:
 def view_name(kind: str, name: str, columns: str) -> str:
     """Another one for each input and each text that says its ``columns``."""
     digest = hashlib.sha256(f"{name}:{columns}".encode()).hexdigest()
-    return f"tailrace_{kind}_{digest[:32]}"
+    return f"{kind}_{digest[:32]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Refre
 def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
     started = datetime.now(UTC)
     try:
-        generations, live = ctx.generations_and_live(name)
+        with record_failures(ctx, name, "refresh", None):
+            generations, live = ctx.generations_and_live(name)
         with record_failures(ctx, name, "refresh", None if live is None else live.number):
             check(ctx.store, ctx.settings, ctx.projections[name])
             held = None if live is None else _promotion_hindrance(ctx, live)

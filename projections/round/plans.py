@@ -7,6 +7,7 @@ This is for an engine of which this process has the one session, and for work of
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,8 +22,8 @@ _PLANS_MOST: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an input holds. ``view`` says which columns of which types, ``place`` which rows there are while ``held`` is
-    kept, ``columns`` those that the definition sees (None: all). ``frame`` reads them."""
+    """What an input holds. ``view`` tells inputs and their columns and types apart, ``place`` which rows there are,
+    while ``held`` is kept; ``columns`` are those that the definition sees (None: all). ``frame`` reads them."""
 
     view: str
     place: Hashable
@@ -56,6 +57,7 @@ class KeptPlans:
     """Views by their names, and plans over them by their projections'."""
 
     def __init__(self) -> None:
+        self._mine = secrets.token_hex(4)  # the session is the whole process's
         self._views: dict[str, _Shown] = {}
         self._plans: dict[Hashable, _Plan] = {}
 
@@ -73,7 +75,7 @@ class KeptPlans:
         name = projection.name, *((at, each.view, *(each.columns or ())) for at, each in contents.items())
         known = self._plans.get(name)
         if known is None or not known.is_of(session, projection):
-            tables = {at: _table(session, each) for at, each in contents.items()}
+            tables = {at: self._table(session, each) for at, each in contents.items()}
             known = self._plans[name] = _Plan(session, projection, define(tables))
             if len(self._plans) > _PLANS_MOST:
                 del self._plans[next(iter(self._plans))]
@@ -82,10 +84,14 @@ class KeptPlans:
     def _show(self, session: SparkSession, contents: Contents) -> None:
         shown = self._views.get(contents.view)
         if shown is None or shown.session is not session or shown.contents.place != contents.place:
-            contents.frame().createOrReplaceTempView(contents.view)
+            contents.frame().createOrReplaceTempView(self._name(contents))
             self._views[contents.view] = _Shown(session, contents)
 
+    def _name(self, contents: Contents) -> str:
+        return f"tailrace_{self._mine}_{contents.view}"
 
-def _table(session: SparkSession, contents: Contents) -> DataFrame:
-    table = session.table(contents.view)
-    return table if contents.columns is None else table.select(*(f"`{name}`" for name in contents.columns))
+    def _table(self, session: SparkSession, contents: Contents) -> DataFrame:
+        table = session.table(self._name(contents))
+        return (
+            table if contents.columns is None else table.select(*(f"`{name}`" for name in contents.columns))
+        )

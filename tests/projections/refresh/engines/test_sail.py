@@ -11,14 +11,17 @@ from decimal import Decimal
 from pathlib import Path
 from random import Random
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
+from tailrace.projections import ParquetFolder, State, projection
+from tailrace.projections.compute.frames import contents_of
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.generation import Parity
@@ -27,7 +30,7 @@ from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.engines.witness import SHARE
 from tailrace.projections.round.plans import KeptPlans
-from tailrace.projections.spark.sail import sail_session, sail_version
+from tailrace.projections.spark.sail import remote_functions, sail_session, sail_version
 from tests.fixtures.scale import Scale
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import rows_of
@@ -74,6 +77,11 @@ TOTALS = HEAD + definition(
     '"customer_id"',
     "customer_id",
 )
+
+
+@projection(key="id", sink=ParquetFolder("lake"), orders=State("shop.public.orders"))
+def copy_of_orders(orders: Any) -> Any:
+    return orders
 
 
 @pytest.fixture
@@ -233,6 +241,22 @@ def test_a_plan_is_made_once_and_runs_over_what_each_step_reads(
         )
     assert calls.read_text().split().count("sail") == before
     assert verify(ctx, "counted").equal
+
+
+def test_contexts_of_one_process_do_not_show_each_other_their_rows() -> None:
+    """The session, and with it the names of views, is the process's."""
+    session = sail_session(Settings())
+
+    def rows_shown(plans: KeptPlans, given: pa.Table) -> list[int]:
+        with remote_functions():
+            held = {"orders": contents_of(session, "orders", given)}
+            result = plans.result(session, copy_of_orders, held, lambda tables: tables["orders"])
+            return [row["id"] for row in result.toArrow().to_pylist()]
+
+    first, second = KeptPlans(), KeptPlans()
+    mine, other = (pa.table({"id": pa.array([number], pa.int64())}) for number in (1, 2))
+    assert [rows_shown(first, mine), rows_shown(second, other)] == [[1], [2]]
+    assert [rows_shown(first, mine), rows_shown(first, other), rows_shown(second, other)] == [[1], [2], [2]]
 
 
 @pytest.mark.slow
