@@ -25,6 +25,14 @@ def is_padded(column: Column) -> bool:
     return column.meant_oid in (_CHARACTER, _CHARACTERS) and not column.policy
 
 
+def has_log_hashes(key: Sequence[Column]) -> bool:
+    """Whether the log has hashed the texts of these columns that a ``KeySet`` of them hashes."""
+    return all(
+        pa.types.is_integer(column.arrow) or (pa.types.is_string(column.arrow) and not is_padded(column))
+        for column in key
+    )
+
+
 def unpad(rows: pa.Table, columns: Iterable[Column]) -> pa.Table:
     """Rows of a state without the padding of these columns."""
     for column in columns:

@@ -23,10 +23,12 @@ from tailrace.eventstore.state.assembly import ERASED
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.compute.frames import read_buckets, schemas, shown_columns
+from tailrace.projections.compute.patched_files import write_patched
 from tailrace.projections.compute.read_plan import Planned, plan_input
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Events, Input, State
 from tailrace.projections.generations.result_input import ResultInput
+from tailrace.projections.round.files import Earlier
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -52,10 +54,14 @@ def _folder(
     ctx: ProjectionContext, source: Input, planned: Planned, names: Sequence[str], cut: Cut
 ) -> tuple[Path, StructType]:
     spark_schema, arrow = schemas(pa.schema([planned.schema.field(name) for name in names]))
-    storage = ctx.store.storage
     key = (*_identity(source, planned), tuple(names))
-    folder = ctx.round_files.folder_of(cut, key, lambda into: _write(storage, planned, arrow, into))
-    return folder, spark_schema
+
+    def write(into: Path, earlier: Earlier | None) -> None:
+        table = planned if isinstance(planned, StateInput) else None
+        if earlier is None or table is None or not write_patched(ctx.store, table, cut, arrow, earlier, into):
+            _write(ctx.store.storage, planned, arrow, into)
+
+    return ctx.round_files.folder_of(cut, key, write), spark_schema
 
 
 def _identity(source: Input, planned: Planned) -> tuple[Hashable, ...]:

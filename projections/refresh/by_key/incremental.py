@@ -36,6 +36,7 @@ from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.char_padding import unpad
 from tailrace.projections.compute.compute import refuse_bad_keys, require_schema
 from tailrace.projections.compute.frames import read_changes
+from tailrace.projections.compute.patched_files import reason_against_changes
 from tailrace.projections.compute.read_plan import (
     ChangesInput,
     plan_changes,
@@ -126,16 +127,8 @@ def reason_against(
         if what in changed and name not in apart:
             return f"{what} changed, and input {name} does not say what it affects"
     before = store.cut(from_epoch)
-    for topic in projection.topics:
-        info = store.topic(topic)
-        if info.complete_since is not None and info.complete_since > from_epoch:
-            return f"{topic} was read again"
-        old, new = store.schemas_at(topic, before), store.schemas_at(topic, step.cut)
-        if [schema.version for schema in old] != [schema.version for schema in new]:
-            return f"the columns of {topic} changed"
-        if not store.log_start(topic).has(topic, before):
-            return f"the history of {topic} at epoch {from_epoch} is gone"
-    return None
+    reasons = (reason_against_changes(store, topic, before, step.cut) for topic in projection.topics)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def compute_incrementally(

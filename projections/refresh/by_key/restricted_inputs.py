@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.model.position import Cut
-from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import Matches, TooLarge, find_keys, state_of_keys
 from tailrace.eventstore.state.row_layout import Ints
-from tailrace.projections.compute.char_padding import is_padded, unpad, unpad_cells
+from tailrace.projections.compute.char_padding import has_log_hashes, is_padded, unpad, unpad_cells
 from tailrace.projections.compute.engine import Engine
 from tailrace.projections.compute.frames import read_changes, shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input, plan_reads
@@ -72,7 +71,7 @@ class Inputs:
         names = names or tuple(
             column.name for column in planned.target.key
         )  # of the key of one total: any will do
-        if cells is not None and _has_log_hashes(planned.target.key):
+        if cells is not None and has_log_hashes(planned.target.key):
             known = KeySet.of([cells[column.name] for column in planned.target.key])
             return self._state(name, known.hashes, names, known.matches)
         return self._state(name, hashes, names)
@@ -97,7 +96,7 @@ class Inputs:
         if not len(wanted):
             return planned.schema.empty_table()
         key = planned.target.key
-        if tuple(column.name for column in key) == tuple(parts) and _has_log_hashes(key):
+        if tuple(column.name for column in key) == tuple(parts) and has_log_hashes(key):
             return self._state(name, wanted.hashes, names, wanted.matches)
 
         def matches(cells: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
@@ -276,14 +275,6 @@ def _remainder(column: pa.ChunkedArray | pa.Array, divisor: int) -> pa.ChunkedAr
     """Of the sign of the dividend, as in Postgres and Spark."""
     values = column.cast(pa.int64())
     return pc.subtract(values, pc.multiply(pc.divide(values, divisor), divisor))
-
-
-def _has_log_hashes(key: Sequence[Column]) -> bool:
-    """Whether the log has hashed the texts that a ``KeySet`` of these columns hashes."""
-    return all(
-        pa.types.is_integer(column.arrow) or (pa.types.is_string(column.arrow) and not is_padded(column))
-        for column in key
-    )
 
 
 def _as_projected(planned: StateInput, names: Sequence[str], chosen: Matches) -> Matches:
