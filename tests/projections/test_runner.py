@@ -449,10 +449,10 @@ def test_a_catalog_out_of_reach_is_an_outcome(
     ctx = deploy(TOTALS)
     refresh(ctx)
 
-    def away(derived: object, name: str) -> int:
+    def away(derived: object, name: str) -> None:
         raise TransientError("the catalog is away", hint="wait")
 
-    monkeypatch.setattr(type(ctx.store.derived), "live", away)
+    monkeypatch.setattr(type(ctx.store.derived), "generations_and_live", away)
     (outcome,) = refresh(ctx, ["totals"])
     assert (outcome.status, outcome.reason) == ("failed", "the catalog is away")
 
