@@ -10,10 +10,10 @@ says which keys changed, and what their rows are now. Where it does not say all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ from tailrace.projections.compute.char_padding import has_log_hashes, unpad
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.round.files import Earlier
 
+UNPACKED: Final[Mapping[str, Any]] = {"compression": "none", "use_dictionary": False}
+"""How files of this machine are written, these and those that are folded: they are read more often, and soon gone."""
 _SHARE: Final = 20
 _MOST_BYTES: Final = 256 << 20
 """Of the history of changed rows."""
@@ -58,21 +60,17 @@ def write_patched(
     if known is None:
         return False
     try:
-        rows = state_of_keys(store.storage, planned, known.hashes, _MOST_BYTES, known.matches)
+        changed = state_of_keys(store.storage, planned, known.hashes, _MOST_BYTES, known.matches)
     except TooLarge:
         return False
-    fresh = unpad(rows, planned.selected_columns).select(schema.names).cast(schema)
+    fresh = unpad(changed, planned.selected_columns).select(schema.names).cast(schema)
     files = sorted(earlier.folder.iterdir())  # there is one at least
 
     def write(at: int) -> None:
         kept = pq.read_table(files[at], memory_map=True).cast(schema)
         kept = kept.filter(pa.array(~_has_key(known, kept, names)))
-        pq.write_table(
-            pa.concat_tables([kept, fresh]) if at == 0 else kept,
-            into / files[at].name,
-            compression="none",
-            use_dictionary=False,
-        )
+        rows = pa.concat_tables([kept, fresh]) if at == 0 else kept
+        pq.write_table(rows, into / files[at].name, **UNPACKED)
 
     with ThreadPoolExecutor(len(files), "tailrace-inputs") as pool:
         list(pool.map(write, range(len(files))))
