@@ -20,7 +20,6 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.leases import AlreadyRunning
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from tailrace.eventstore.metadata.generations import GenerationState
-from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut, Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
@@ -87,7 +86,7 @@ def _begin(step: StepInput) -> RefreshOutcome | Rest:
     started = datetime.now(UTC)
     on_record = generation.number in ctx.on_record.get(generation.projection, ())
     believed = _believed(step)
-    pending = _applied(ctx, generation) if believed is None else ApplyResult(0, 0, 0, believed)
+    pending = _noted(step, apply(ctx, generation)) if believed is None else ApplyResult(0, 0, 0, believed)
     record_applied(ctx, projection, generation, started, pending)
     decided, reached = plan_reachable(step)
     if isinstance(decided, Nothing):
@@ -106,12 +105,12 @@ def _begin(step: StepInput) -> RefreshOutcome | Rest:
 
     def finish() -> RefreshOutcome:
         try:
-            applied = _applied(ctx, generation, pending, taken.run)
+            applied = _noted(step, apply(ctx, generation, pending, taken.run))
         except (Fenced, StepRefused):
             ctx.fences.forget(generation)
             if believed is None:
                 raise
-            applied = _applied(ctx, generation)  # the sink does not hold what it was believed to
+            applied = _noted(step, apply(ctx, generation))  # the sink does not hold what it was believed to
         record_applied(ctx, projection, generation, begun, applied, taken)
         prune(ctx, generation, projection)
         return RefreshOutcome(
@@ -129,16 +128,10 @@ def _believed(step: StepInput) -> Fence | None:
     return fence if fence is not None and last is not None and last.to_epoch == fence.epoch else None
 
 
-def _applied(
-    ctx: ProjectionContext,
-    generation: Generation,
-    since: ApplyResult | None = None,
-    taken: DerivedRun | None = None,
-) -> ApplyResult:
-    """As ``apply``; the sink is believed to hold that for a while."""
-    applied = apply(ctx, generation, since, taken)
+def _noted(step: StepInput, applied: ApplyResult) -> ApplyResult:
+    """What was applied; the sink is believed to hold that for a while."""
     if applied.fence is not None:
-        ctx.fences.note(generation, applied.fence)
+        step.ctx.fences.note(step.generation, applied.fence)
     return applied
 
 
