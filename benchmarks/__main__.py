@@ -26,6 +26,7 @@ MODULES = (
     "projections.rebuild",
     "projections.incremental",
     "projections.freshness",
+    "projections.everyday",
     "projections.round",
     "projections.sinks",
     "projections.typed_events",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -46,7 +46,7 @@ INSERT INTO orders SELECT i, i %% 100000, i %% 1000, 0, 'leave it at the neighbo
 FROM generate_series(1, %(rows)s::bigint) i;
 INSERT INTO orders SELECT -i, 0, 0, 0, '' FROM generate_series(1, %(clients)s) i;
 """
-_SCRIPT = """\\set number :number + 1
+SCRIPT = """\\set number :number + 1
 \\set first random(1, {rows} - 8)
 BEGIN;
 UPDATE orders SET number = :number WHERE id = -1 - :client_id;
@@ -79,31 +79,31 @@ _SLICE = '.where("customer_id % {count} = {at} OR id < 0")'
 
 @dataclass(slots=True)
 class Reader:
-    """Looks at the rows that say which commits are there, on a thread; ``seen`` by projection."""
+    """Looks at the rows that say which commits are there, on a thread; ``seen`` by projection. ``looks``: by projection
+    the query for pgbench's clients and their latest commits."""
 
     dsn: str
-    names: Sequence[str]
+    looks: Mapping[str, str]
     seen: dict[str, dict[Commit, float]] = field(default_factory=dict)
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        reached = {name: dict.fromkeys(range(CLIENTS), 0) for name in self.names}
-        self.seen = {name: {} for name in self.names}
+        reached = {name: dict.fromkeys(range(CLIENTS), 0) for name in self.looks}
+        self.seen = {name: {} for name in self.looks}
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             rest = _LOOK_SECONDS
             while not self._ended.wait(rest):
                 began = time.monotonic()
-                for name in self.names:
-                    rows = connection.execute(f"SELECT -1 - id, number FROM {name} WHERE id < 0")  # noqa: S608
-                    found, now = rows.fetchall(), time.time()
-                    for client, number in found:
+                for name, look in self.looks.items():
+                    rows, now = connection.execute(look).fetchall(), time.time()
+                    for client, number in ((client, int(number)) for client, number in rows):
                         for commit in range(reached[name][client] + 1, number + 1):
                             self.seen[name][client, commit] = now
                         reached[name][client] = number
                 rest = max(_LOOK_SECONDS, _RESTS * (time.monotonic() - began))
 
     def has(self, commits: dict[Commit, float]) -> bool:
-        return all(len(self.seen[name]) >= len(commits) for name in self.names)
+        return all(len(self.seen[name]) >= len(commits) for name in self.looks)
 
     def end(self) -> None:
         self._ended.set()
@@ -149,6 +149,10 @@ class Case:
         return [f"{'slice' if self.slices else 'cache'}_{at}" for at in range(self.count)]
 
     @property
+    def looks(self) -> dict[str, str]:
+        return {name: f"SELECT -1 - id, number FROM {name} WHERE id < 0" for name in self.names}  # noqa: S608
+
+    @property
     def module(self) -> str:
         where = _SLICE if self.slices else ""
         return _MODULE + "".join(
@@ -188,28 +192,31 @@ def measure(
             for words in (("capture", "--until-idle"), ("store", "maintain"), ("run", "--once")):
                 Client(ours.command(*words), folder / f"{words[0]}-before.log").finish()
             (into := folder / str(case.count)).mkdir()
-            delays.append(_delays(options, case, ours, source, mart, into))
+            script = SCRIPT.format(rows=case.rows)
+            delays.append(delays_of(options, script, case.looks, ours, source, mart, into))
         alone = [
             upserts_alone(mart.dsn(), case.names, rows, case.upserts(options) // case.count) for case in cases
         ]
     return [*zip(cases, delays, alone, strict=True)]
 
 
-def _delays(
+def delays_of(
     options: Options,
-    case: Case,
+    script: str,
+    looks: Mapping[str, str],
     ours: Installation,
     source: PostgresServer,
     mart: PostgresServer,
     folder: Path,
 ) -> Delays:
-    reader = Reader(mart.dsn(), case.names)
+    """Seconds from each commit of pgbench's ``script`` after the warm-up to each projection's showing it."""
+    reader = Reader(mart.dsn(), looks)
     looking = threading.Thread(target=reader.run, name="reader")
     clients = [Client(ours.command(verb), folder / f"{verb}.log") for verb in ("capture", "run")]
     looking.start()
     try:
         until_streaming(source.dsn(), ours.slot, clients[0])
-        commits, _ = load(source, _SCRIPT.format(rows=case.rows), CLIENTS, options, folder)
+        commits, _ = load(source, script, CLIENTS, options, folder)
         deadline = time.monotonic() + _WAIT_SECONDS
         while not reader.has(commits) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -224,9 +231,7 @@ def _delays(
     assert reader.has(commits), "a projection does not show all commits"
     first = min(commits.values()) + options["warmup"]
     measured = [commit for commit, at in commits.items() if at >= first]
-    return np.array(
-        [reader.seen[name][commit] - commits[commit] for name in case.names for commit in measured]
-    )
+    return np.array([reader.seen[name][commit] - commits[commit] for name in looks for commit in measured])
 
 
 SIZES = (

@@ -168,13 +168,29 @@ class NoStage(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Additive:
+    """What adds up: each row of the result is of one key's rows of one ``input``, and its values besides the key are
+    sums over these rows. So the definition over the rows that changed, as they were and as they are, says by how much
+    its values differ (the counting algorithm: Gupta, Mumick, Subrahmanian, "Maintaining Views Incrementally", 1993).
+
+    ``rows`` is the column that counts a key's rows: with none, there is no such key. ``counted`` names, for a column
+    of sums, the one that counts what it sums: the sum of no values is NULL."""
+
+    input: str
+    rows: str
+    counted: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """A definition in two: ``partial`` gives results that changes are followed into by key; ``over`` reads them as its
-    ``input``, and gives the rows of the definition."""
+    """A definition in two: ``partial`` gives results that changes are followed into; ``over`` reads them as its
+    ``input``, and gives the rows of the definition. ``by_key``: those of a key are of the partial results of the same
+    key."""
 
     partial: Projection
     over: Projection
     input: str
+    by_key: bool = False
 
 
 Call = Callable[["Projection"], object]
@@ -228,6 +244,8 @@ class Projection:
     """Those of a query in SQL. Its ``affects`` are what follows from the text alone."""
     stages: Stages | None = field(default=None, repr=False, compare=False)
     """Partial results that refreshes may go by. The result is the function's."""
+    additive: Additive | None = field(default=None, repr=False, compare=False)
+    """How partial results add up, where they do."""
     unfollowed: tuple[DefinitionFinding, ...] = ()
     """Warnings of a query in SQL, from which it does not follow which keys the rows of its inputs affect."""
 

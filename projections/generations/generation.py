@@ -89,12 +89,13 @@ class Parity:
     """Whether another ``engine`` (with the versions that matter) gives a generation's rows as Spark does, for these
     ``versions`` of the columns of the inputs' topics. ``failed``: the first that differs, or what the engine cannot do;
     None: all that were compared are equal. ``seconds``: of computing everything on it (None: it was compared on some
-    keys alone)."""
+    rows alone). ``over``: of partial results, whether it gives the rows of the definition over them, too."""
 
     engine: str
     versions: Mapping[str, int]
     failed: str | None = None
     seconds: float | None = None
+    over: bool = False
 
     @property
     def words(self) -> str:

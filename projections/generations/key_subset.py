@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.projections.generations.difference import HASH, Mask, RowNumbers
-from tailrace.projections.generations.key_set import Hashes
+from tailrace.projections.generations.key_set import Hashes, KeySet
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,11 @@ class KeySubset:
 
     has: Callable[[pa.Table], Mask]
     hashes: Hashes | None = None
+
+    @classmethod
+    def of(cls, keys: KeySet, key: Sequence[str]) -> KeySubset:
+        """Whole keys of a result, whose key has these columns."""
+        return cls(lambda table: keys.matches([table[name] for name in key]), np.unique(keys.hashes))
 
     def filter(self, table: pa.Table) -> pa.Table:
         if self.hashes is not None:

@@ -1,10 +1,12 @@
-"""A step by way of partial results: what changed is followed into these by key, and all of them give the result.
+"""A step by way of partial results: what changed is followed into these, and they give the result.
 
 For a definition that is not followed by key, or whose changes concern most of its keys: one total, a few large groups,
-the first ten. Its partial results (``Stage``) are a generation of their own, without a sink, which nobody is shown:
+the first ten; and for sums over groups of many rows, as changed rows alone say by how much these change. Its partial
+results (``Stage``) are a generation of their own, without a sink, which nobody is shown:
 
-  - *Begun* when the last refreshes computed everything and that took long. They belong to one generation of the
-    definition: a rebuild begins without them.
+  - *Begun* when the last refreshes computed everything and that took long; where they add up, when the last refreshes
+    took long, or at once if the input is large. They belong to one generation of the definition: a rebuild begins
+    without them.
   - *Refreshed* to the position before the step is taken, as any result that another reads.
   - *Left behind* for some refreshes where all of them had to be computed anew: that is no less work.
   - *Dropped* with their generation, or when they would be others than before.
@@ -40,15 +42,26 @@ from tailrace.projections.definition.model import (
     Result,
     Stage,
 )
+from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.generations.result_input import plan_result
-from tailrace.projections.generations.step_files import folder_of
-from tailrace.projections.refresh.engines.choice import of_engine, parity_of, sail_is_wanted
+from tailrace.projections.generations.key_set import KeySet
+from tailrace.projections.generations.key_subset import KeySubset
+from tailrace.projections.generations.result_input import ResultInput, plan_result, result_at
+from tailrace.projections.generations.step_files import folder_of, read_delta, read_results
+from tailrace.projections.refresh.additive import require_addable
+from tailrace.projections.refresh.engines.choice import (
+    is_row_by_row,
+    is_small,
+    of_engine,
+    parity_of,
+    reads_of,
+    sail_is_wanted,
+)
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 from tailrace.projections.refresh.plan_step import plan_generation
 from tailrace.projections.refresh.prune import prune
 from tailrace.projections.refresh.step import CommittedStep, take_step
-from tailrace.projections.refresh.step_input import Partial, StepInput
+from tailrace.projections.refresh.step_input import Asked, ChangedPartial, Partial, StepInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,8 +71,12 @@ _LONG_SECONDS = 2.0
 """What is computed whole in less is not worth partial results."""
 _LONG_FOR_SPARK_ALONE = 0.5
 """The same of what Sail may not compute: mostly it may compute the partial results, without the quotients and means."""
+_LONG_FOR_SUMS = 0.3
+"""What takes less, by key or whole, is not worth partial results that add up."""
 _REFRESHES = 2
-"""So many of the last refreshes have computed everything before partial results are begun."""
+"""So many of the last refreshes were long before partial results are begun."""
+_CHANGED_MOST = 200_000
+"""Partial results that changed, of which the result is computed by key."""
 _NAMES = "names of partial results"
 
 
@@ -70,7 +87,7 @@ def by_stage(step: StepInput, decided: Full | Incremental) -> StepInput:
     if step.definition.stages is None or step.definition.wants_now or not step.follows_log:
         return step
     held = _stage_generation(ctx, generation)
-    if not (_is_long(step, decided) if held is None else held.state is GenerationState.READY):
+    if not (_is_worth_it(step, decided) if held is None else held.state is GenerationState.READY):
         return step
     if ctx.stages.get(generation.stage_name, ...) is None or ctx.in_vain.is_to_be_left_out(
         generation.stage_name
@@ -126,24 +143,49 @@ def _stage_generation(ctx: ProjectionContext, generation: Generation) -> Generat
     return next(iter(ctx.generations(generation.stage_name)), None)
 
 
-def _is_long(step: StepInput, decided: Full | Incremental) -> bool:
-    """Whether everything was computed, and that took long, each of the last times."""
-    if isinstance(decided, Full) and (decided.from_epoch == 0 or decided.afresh):
-        return False
-    if step.last is None or files_of(step.last).kind != "full":
+def _is_worth_it(step: StepInput, decided: Full | Incremental) -> bool:
+    if step.last is None or (isinstance(decided, Full) and (decided.from_epoch == 0 or decided.afresh)):
         return False
     generation = step.generation
     records = step.ctx.store.run_records.latest(
         generation.projection, limit=_REFRESHES, kinds=["full", "incremental"]
     )
-    own = of_engine([each for each in records if each.generation == generation.number], "spark")
-    refused = (
-        sail_is_wanted(step.ctx) and (parity := parity_of(step)) is not None and parity.failed is not None
-    )
-    long = min(_LONG_FOR_SPARK_ALONE, _LONG_SECONDS) if refused else _LONG_SECONDS
+    mine = [each for each in records if each.generation == generation.number]
+    if files_of(step.last).kind == "full" and _is_long(step, mine):
+        return True
+    if is_row_by_row(step) or (is_small(step.ctx, reads_of(step)) and not _is_slow(step, mine)):
+        return False
+    return _adds_up(step)
+
+
+def _is_slow(step: StepInput, records: Sequence[RunRecord]) -> bool:
+    """Whether the last refreshes took long, by key or whole, on the engine that will take the next."""
+    spark_alone = not sail_is_wanted(step.ctx) or _is_refused(step)
+    own = of_engine(records, "spark" if spark_alone else "sail")
+    return len(own) == _REFRESHES and all((each.seconds or 0.0) >= _LONG_FOR_SUMS for each in own)
+
+
+def _adds_up(step: StepInput) -> bool:
+    try:
+        return _stage_of(step).partial.additive is not None
+    except NoStage:
+        step.ctx.stages[step.generation.stage_name] = None  # not to be looked for again
+        return False
+
+
+def _is_long(step: StepInput, records: Sequence[RunRecord]) -> bool:
+    """Whether everything was computed, and that took long, each of the last times."""
+    own = of_engine(records, "spark")
+    long = min(_LONG_FOR_SPARK_ALONE, _LONG_SECONDS) if _is_refused(step) else _LONG_SECONDS
     return len(own) == _REFRESHES and all(
         each.kind == "full" and (each.seconds or 0.0) >= long for each in own
     )
+
+
+def _is_refused(step: StepInput) -> bool:
+    """Whether Sail is wanted, and may not compute the definition."""
+    parity = parity_of(step) if sail_is_wanted(step.ctx) else None
+    return parity is not None and parity.failed is not None
 
 
 def _stage_of(step: StepInput) -> Stage:
@@ -183,7 +225,7 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         drop_stage(ctx, step.generation)
         held = None
     generation = held or _begun(step, stage)
-    inner = StepInput(ctx, stage.partial, generation, step.cut)
+    inner = StepInput(ctx, stage.partial, generation, step.cut, read_by=replace(step, definition=stage.over))
     decided = plan_generation(inner)
     keys: int | None = 0
     if not isinstance(decided, Nothing):
@@ -195,19 +237,47 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         if keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS:
             ctx.in_vain.note(generation.projection)
     result = plan_result(ctx.store, generation.projection, step.cut, generation.number)
+    parity = parity_of(replace(inner, asked=Asked())) if sail_is_wanted(ctx) else None
     return Partial(
         stage.over,
         {generation.projection: generation.number},
         result.stored_bytes,
         keys,
         clock() - began,
+        "sail" if parity is not None and parity.failed is None and parity.over else "spark",
+        _changed(step, stage, generation, result) if stage.by_key else None,
     )
+
+
+def _changed(
+    step: StepInput, stage: Stage, generation: Generation, result: ResultInput
+) -> ChangedPartial | None:
+    """The partial results that are others than they were at the definition's last step; None where that is not known,
+    or they are many."""
+    ctx, last, name = step.ctx, step.last, generation.projection
+    if last is None or result_at(ctx.store, name, last.to_epoch, generation.number) is None:
+        return None
+    steps = ctx.store.steps.list(name, generation.number, after=last.to_epoch)
+    files = [file for each in steps for file in files_of(each).deltas]
+    if sum(file.rows for file in files) > _CHANGED_MOST:
+        return None
+    key, schema, storage = generation.key, generation.schema, ctx.store.storage
+    pieces = [rows for file in files for rows in read_delta(storage, file, schema, key)]
+    keys = KeySet.union(
+        [KeySet.of([schema.empty_table()[name] for name in key])]
+        + [KeySet.of([rows[name] for name in key]) for rows in pieces]
+    )
+    placed, wanted = dict(result.placed), result.buckets_of(keys.hashes)
+    rows = read_results(storage, [placed[bucket] for bucket in wanted], schema, key, KeySubset.of(keys, key))
+    return ChangedPartial(keys, {stage.input: rows.drop_columns([HASH]).cast(schema)})
 
 
 def _begun(step: StepInput, stage: Stage) -> Generation:
     """The generation of partial results, without any yet."""
     ctx, definition = step.ctx, stage.partial
     schema = output_schema(definition, _called(step, definition))
+    if definition.additive is not None:
+        require_addable(schema, definition.key)
     _require_same_columns(step, stage, schema)
     reads = plan_reads(ctx.store, definition, step.cut, ctx.parallelism)
     partitions = ctx.settings.store.partitions

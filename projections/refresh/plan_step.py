@@ -65,14 +65,15 @@ def _objection(
     step: StepInput, last: DerivedRun, changed: Sequence[str], apart: Sequence[str]
 ) -> tuple[Cause, str] | None:
     """The first reason against an incremental step, with its kind; the cheapest questions come first."""
-    if why := declaration_refusal(step.projection):
+    additive = step.definition.additive
+    if additive is None and (why := declaration_refusal(step.projection)):
         return "definition", why
-    if why := reason_against(step, last.to_epoch, changed, apart):
+    if why := reason_against(step, last.to_epoch, changed, apart if additive is None else [additive.input]):
         return "input", why
     read = files_of(last).results
     if why := reason_against_results(step.ctx.store, step.projection, last.to_epoch, step.cut, read):
         return "input", why
-    if why := samples_against(step):
+    if additive is None and (why := samples_against(step)):
         return "proof", why
     return None
 

@@ -29,11 +29,18 @@ from tailrace.projections.analysis.guards import declaration_refusal
 from tailrace.projections.analysis.subqueries import any_of
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.engine import EngineName
+from tailrace.projections.definition.lineage import Lineage
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
-from tailrace.projections.refresh.by_key.incremental import Objection, compute_incrementally
+from tailrace.projections.refresh.additive import compute_additively
+from tailrace.projections.refresh.by_key.incremental import (
+    Objection,
+    compute_incrementally,
+    restricted_result,
+    written,
+)
 from tailrace.projections.refresh.by_key.samples import check_samples, proof_of
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.costs import too_costly
@@ -135,7 +142,7 @@ def take_step(
             task.discard()
             raise
         task.forget_receipts()
-    if step.follows_log and step.on == "spark":
+    if step.follows_log and step.on == "spark" and step.partial is None:
         if computed.kind == "full":
             prove(step, run)
         compare_engines(replace(step, asked=Asked()), files_of(run))  # the proof may be new
@@ -177,6 +184,8 @@ class InputsChanged(TransientError):
 
 def prove(step: StepInput, run: DerivedRun) -> None:
     """Take samples, once for each version of the inputs' columns."""
+    if step.definition.additive is not None:
+        return
     if declaration_refusal(step.projection) or proof_of(step) is not None:
         return
     checked = check_samples(step, files_of(run))
@@ -188,15 +197,22 @@ def prove(step: StepInput, run: DerivedRun) -> None:
 def _compute(
     step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
 ) -> ComputedStep:
-    if step.partial is not None:
-        return _compute_over(step, step.partial, decided, last, task)
-    if step.on == "spark":
-        return _compute_on(step, decided, last, task)
+    if (step.on if step.partial is None else step.partial.on) == "spark":
+        return _compute_once(step, decided, last, task)
     try:
-        return _compute_on(step, decided, last, task)
+        return _compute_once(step, decided, last, task)
     except Exception as error:  # noqa: BLE001 whatever Sail says, Spark shows whose mistake it is
         _log.warning("Sail could not compute %s, Spark does: %s", step.generation, describe_error(error))
-        return _compute_on(replace(step, on="spark"), decided, last, task)
+        on_spark = None if step.partial is None else replace(step.partial, on="spark")
+        return _compute_once(replace(step, on="spark", partial=on_spark), decided, last, task)
+
+
+def _compute_once(
+    step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
+) -> ComputedStep:
+    if step.partial is not None:
+        return _compute_over(step, step.partial, decided, last, task)
+    return _compute_on(step, decided, last, task)
 
 
 def _compute_over(
@@ -206,21 +222,30 @@ def _compute_over(
     last: DerivedRun | None,
     task: BucketTask,
 ) -> ComputedStep:
-    """Everything, of partial results, which Spark computes."""
+    """Of partial results: the rows of those that changed, or everything."""
     clock = step.ctx.clock
     began = clock()
     spark = step.ctx.settings.spark
     small = last is not None and is_held(step, last) and partial.is_small(spark.small_bytes)
     here = small and runs_here(spark.master)
-    over = replace(step, definition=partial.over, on="spark", from_files=here, partial=None)
-    outcomes = compute_at(over, task, partial.generations)
+    changed = partial.changed
+    on: EngineName = partial.on if here or changed is not None else "spark"
+    over = replace(step, definition=partial.over, on=on, from_files=here, partial=None)
+    if changed is None:
+        outcomes = compute_at(over, task, partial.generations)
+    else:
+        lineage = Lineage(step.generation.key, {}, ())
+        rows = restricted_result(over, lineage, changed.rows, changed.keys)
+        outcomes = written(over.projection, task, lineage, changed.keys, rows)
+    reason = decided.reason if partial.keys is None else decided.reason.partition(";")[0]
     anew = "all" if partial.keys is None else f"{partial.keys:,} {'key' if partial.keys == 1 else 'keys'}"
     return ComputedStep(
         outcomes,
         "full" if partial.keys is None else "incremental",
-        f"{decided.reason}; by way of partial results, {anew} of which were computed anew",
+        f"{reason}; by way of partial results, {anew} of which were computed anew",
         partial.keys,
         (decided.cause if isinstance(decided, Full) else "cost") if partial.keys is None else None,
+        on=on,
         seconds=partial.seconds + clock() - began,
     )
 
@@ -241,7 +266,12 @@ def _compute_on(
         try:
             proof = proof_of(step)
             subqueries = (proof and proof.subqueries) or {}
-            result = compute_incrementally(step, last.to_epoch, task, _objection(step, last), subqueries)
+            additive = step.definition.additive
+            result = (
+                compute_incrementally(step, last.to_epoch, task, _objection(step, last), subqueries)
+                if additive is None
+                else compute_additively(step, additive, last.to_epoch, task)
+            )
             reason += f", which affects {result.keys:,} key{'' if result.keys == 1 else 's'}"
             reason += f"; {any_of(result.unchanged)} did not change" if result.unchanged else ""
             return ComputedStep(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import pyarrow as pa
+
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.state.input import DECODED
@@ -14,20 +16,33 @@ from tailrace.projections.compute.engine import Engine, EngineName, SailEngine, 
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Input, Projection, Result
 from tailrace.projections.generations.generation import Generation
+from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.result_input import results_at
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPartial:
+    """Partial results of some keys, which are those of the definition's rows, too. ``rows``: by the name of the
+    input."""
+
+    keys: KeySet
+    rows: Mapping[str, pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
     """Partial results of a definition at a position: ``over`` reads them, of these ``generations``, and gives the
-    definition's rows. Their files have so many ``stored_bytes``. For this step so many ``keys`` were computed anew
-    (None: all), which took ``seconds``."""
+    definition's rows, ``on`` which engine. Their files have so many ``stored_bytes``. For this step so many ``keys``
+    were computed anew (None: all), which took ``seconds``. ``changed``: those that are others than at the step before,
+    where the rows of the definition follow from these alone."""
 
     over: Projection
     generations: Mapping[str, int]
     stored_bytes: int
     keys: int | None
     seconds: float
+    on: EngineName = "spark"
+    changed: ChangedPartial | None = None
 
     def is_small(self, most: int) -> bool:
         """Whether they take less memory than ``most`` bytes."""
@@ -46,7 +61,8 @@ class Asked:
 class StepInput:
     """A generation, the definition it is refreshed by, the position that its next step leads to, and what computes
     it: ``on`` which engine, and whether that reads the inputs from files of this machine, which projections share.
-    ``partial``: the partial results that it is computed of, where it is."""
+    ``partial``: the partial results that it is computed of, where it is. ``read_by``: where these are partial results,
+    the step over them."""
 
     ctx: ProjectionContext
     definition: Projection
@@ -55,6 +71,7 @@ class StepInput:
     on: EngineName = "spark"
     from_files: bool = False
     partial: Partial | None = None
+    read_by: StepInput | None = field(default=None, repr=False, compare=False)
     asked: Asked = field(default_factory=Asked, repr=False, compare=False)
 
     @cached_property

@@ -32,6 +32,7 @@ SMALLEST = {
     "rebuild": ["--events", "2000", "--wide", "1000"],
     "incremental": ["--rows", "3000", "--large", "2000"],
     "freshness": ["--rows", "3000", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
+    "everyday": ["--rows", "3000", "--queries", "1", "--rate", "10", "--seconds", "2", "--warmup", "1"],
     "round": ["--scale", "5", "--orders", "10", "--definitions", "3"],
     "sinks": ["--rows", "2000"],
     "typed_events": ["--events", "300", "--theirs", "20"],
@@ -59,6 +60,7 @@ LINES = {
     "rebuild": 22,  # two tables
     "incremental": 18,  # two tables
     "freshness": 1,
+    "everyday": 1,
     "round": 5,
     "sinks": 11 if shutil.which("redis-server") else 6,
     "typed_events": 3,

@@ -165,11 +165,11 @@ def compute_incrementally(
         found = restricted_result(step, lineage, rows, affected, held.values)
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
-    outcomes = _written(projection, task, lineage, affected, found)
+    outcomes = written(projection, task, lineage, affected, found)
     return IncrementalResult(outcomes, len(affected), held.compared)
 
 
-def _written(
+def written(
     projection: Projection, task: BucketTask, lineage: Lineage, affected: KeySet, result: pa.Table
 ) -> list[BucketOutcome]:
     """What differs, in files. None of them stays when a key is refused, or one cannot be written."""
@@ -214,7 +214,7 @@ def _keys_by_state(
     lead to rows of another input that changed, that input says where these led."""
     planned = window.now.plan_of(name)
     assert isinstance(planned, StateInput), "the source is a State"
-    changed = _changed_keys(step, source, planned, window)
+    changed = changed_source_keys(step, source, planned, window)
     if changed.cells is not None and set(path.needed) <= set(changed.cells):
         cells = pa.table({column: changed.cells[column] for column in path.needed or changed.cells})
         found = partial(window.now.keys_of, name, unpad(cells, planned.target.columns))
@@ -243,7 +243,11 @@ def _keys_by_result(
     return [side.keys_of(name, side.rows_by_source_key(name, hashes)) for side in window.ends]
 
 
-def _changed_keys(step: StepInput, source: State, planned: StateInput, window: RefreshWindow) -> ChangedKeys:
+def changed_source_keys(
+    step: StepInput, source: State, planned: StateInput, window: RefreshWindow
+) -> ChangedKeys:
+    """The keys of a table's rows that changed in a window. Raises NotIncremental when these are not all that changed,
+    or too many."""
     store = step.ctx.store
     refs = store.segments(source.topic_id, window.cut, window.from_epoch)
     if sum(ref.rows for ref in refs) > _CHANGES_MAX:
@@ -273,23 +277,32 @@ def restricted_result(
     affected: KeySet,
     values: Sequence[SubqueryValue] = (),
 ) -> pa.Table:
-    """The function over ``rows``, the inputs restricted to some keys, with the ``values`` that its scalar subqueries
-    have over all rows, in the columns of the generation.
+    """``result_over`` the rows of some keys. Raises ProjectionFailed when it gives a row of another key, NotIncremental
+    when keys cannot be computed of all rows."""
+    with _computed_keys_alone(lineage):
+        found = result_over(step, rows, lineage.unknown, values)
+    _refuse_outside(step.projection, lineage, affected, found)
+    return found
 
-    Raises ProjectionFailed when it gives a row of another key, NotIncremental when keys cannot be computed of all rows.
-    """
+
+def result_over(
+    step: StepInput,
+    rows: Mapping[str, pa.Table | DataFrame],
+    whole_inputs: Sequence[str] = (),
+    values: Sequence[SubqueryValue] = (),
+) -> pa.Table:
+    """The function over ``rows`` of its inputs and all rows of the ``whole_inputs``, with the ``values`` that its
+    scalar subqueries have over all rows, in the columns of the generation. Raises ProjectionFailed."""
     ctx, projection, generation, engine = step.ctx, step.projection, step.generation, step.engine
-    whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, lineage.unknown)
+    whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, whole_inputs)
     with engine.active():
         result = given_values(projection, engine.result(projection, whole, rows), values)
         require_schema(projection, generation.schema, str(generation), result)
         count = sum(given.num_rows for given in rows.values() if isinstance(given, pa.Table))
         ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
-        with _computed_keys_alone(lineage), translate_errors(projection, "computing its result"):
+        with translate_errors(projection, "computing its result"):
             found: pa.Table = result.toArrow()
-    found = found.select(generation.schema.names).cast(generation.schema).combine_chunks()
-    _refuse_outside(projection, lineage, affected, found)
-    return found
+    return found.select(generation.schema.names).cast(generation.schema).combine_chunks()
 
 
 @contextmanager

@@ -92,18 +92,21 @@ def choose(
     reads = reads_of(step)
     if unreadable(reads) is not None:
         return step, decided
-    held = is_held(step, last)
+    held, adds = is_held(step, last), step.definition.additive is not None
     parity = parity_of(step) if sail_is_wanted(ctx) else None
     if parity is None or parity.failed is not None:
         step = replace(step, from_files=held and is_small(ctx, reads) and _is_plain(step, reads))
-        if step.from_files and isinstance(decided, Incremental) and parity is not None and _was_quick(step):
+        quick = step.from_files and parity is not None and _was_quick(step)
+        if quick and isinstance(decided, Incremental) and not adds:
             return step, _in_full(decided, _QUICK)
         return step, decided
     whole = held and may_be_read_whole(ctx, reads)
     on_sail = replace(step, on="sail", from_files=True)
     if isinstance(decided, Full):
         return (on_sail if whole else step), decided
-    if whole and _is_quick(parity) and not _is_row_by_row(step):
+    if adds:
+        return on_sail, decided
+    if whole and _is_quick(parity) and not is_row_by_row(step):
         return on_sail, _in_full(decided, _QUICK)
     proof = proof_of(step)
     if proof is None or proof.subqueries:  # their values are compared in Spark's plans
@@ -118,7 +121,7 @@ def choose(
     return step, decided
 
 
-def _is_row_by_row(step: StepInput) -> bool:
+def is_row_by_row(step: StepInput) -> bool:
     """Whether a changed row affects a key of its own: then finding and reading the rows of keys costs next to
     nothing."""
     lineage = lineage_of(step.projection)

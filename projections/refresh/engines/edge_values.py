@@ -82,7 +82,7 @@ def _values(kind: pa.DataType, extremes: bool) -> Iterator[Any]:
         yield from (Decimal(0), unit, -unit)
         if extremes:
             largest = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _WIDE)
-            yield from (largest, -largest)
+            yield from (largest, largest.copy_negate())  # minus rounds to 28 digits
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
         yield from _TEXTS
     elif pa.types.is_boolean(kind):

@@ -4,11 +4,12 @@ and version of the inputs' columns.
 Two comparisons, and both have to be equal:
 
   - *Real rows*: of a step that Spark has just committed, all rows where the inputs are small, else those of sampled
-    keys.
+    keys, or the definition over some rows where its values add up.
   - *Edge values*: the function over some rows in which each column has the edge values of its type, on both engines.
     Where Spark raises an error, Sail has to raise one: an integer that wraps around is no result.
 
-The outcome is kept with the generation; ``check`` and ``projection list`` show it.
+Of partial results the definition over them is compared, too. The outcome is kept with the generation; ``check`` and
+``projection list`` show it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
-from tailrace.projections.compute.compute import define
+from tailrace.projections.compute.compute import define, require_schema
 from tailrace.projections.compute.engine import (
     Engine,
     EngineName,
@@ -37,9 +38,10 @@ from tailrace.projections.compute.frames import local_frame, read_buckets, shown
 from tailrace.projections.compute.read_plan import ReadPlan
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Projection, ProjectionFailed
+from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Parity
 from tailrace.projections.generations.result_input import ResultInput
-from tailrace.projections.generations.step_files import StepFiles
+from tailrace.projections.generations.step_files import StepFiles, read_result
 from tailrace.projections.refresh.by_key.incremental import compare_buckets, restricted_result
 from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
 from tailrace.projections.refresh.by_key.samples import input_versions, proof_of, sampled_keys
@@ -64,6 +66,8 @@ _FEW_ROWS, _PARTS = 30, 4
 """A result of fewer rows is also compared over so many parts of an input."""
 _EDGE_ROWS = 500
 """Real rows of each input that edge values are put into."""
+_SOME_ROWS, _MOST_PARTIAL = 5_000, 100_000
+"""Rows that are compared of a large input whose values add up, and of partial results."""
 
 
 def compare_engines(step: StepInput, files: StepFiles) -> None:
@@ -100,14 +104,18 @@ def _compared(step: StepInput, files: StepFiles) -> Parity | None:
         if whole:  # files that Sail reads are those of other projections too, and no part of what it takes
             with translate_errors(step.projection, "reading its inputs"), sail.active():
                 sail.frames(step.projection, reads)
-        if (edges := _edges_differ(step, reads)) is not None:
+        if not whole:
+            _require_sampled(step)
+        rows = {name: _some_rows(step, reads, name, _EDGE_ROWS) for name in reads.inputs}
+        if (edges := _edges_differ(step, rows, partial(_keys_of, reads))) is not None:
             return Parity(sail_version(), versions, edges)
         found = difference_on("sail", step, files)
     except NotComparable:
         return None
     except ProjectionFailed as error:
         found = Compared(f"Sail cannot compute it: {' '.join(error.message.split())}")
-    return Parity(sail_version(), versions, found.failed, found.seconds if whole else None)
+    over = found.failed is None and step.read_by is not None and _is_equal_over(step, step.read_by, files)
+    return Parity(sail_version(), versions, found.failed, found.seconds if whole else None, over)
 
 
 class NotComparable(Exception):
@@ -130,12 +138,40 @@ def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> Compar
     other = replace(step, on=name, from_files=may_be_read_whole(step.ctx, reads))
     with step.ctx.store.pinned(f"projection {step.projection.name}"):
         if not other.from_files:
-            return Compared(_different(_sampled(other, files)))
+            adds = step.definition.additive is not None
+            return Compared(_some_differ(step, reads) if adds else _different(_sampled(other, files)))
         began = clock()
         outcomes = compute_at(other, _comparing(step, files), files.results)
         seconds = clock() - began
         few = sum(outcome.rows for outcome in outcomes) < _FEW_ROWS
         return Compared(_different(outcomes) or (_parts_differ(step, reads) if few else None), seconds)
+
+
+def _some_differ(step: StepInput, reads: ReadPlan) -> str | None:
+    """What differs over some rows, of which a refresh sees as many: where values add up, it sees no others."""
+    rows = {name: _some_rows(step, reads, name, _SOME_ROWS) for name in reads.inputs}
+    spark, sail = _on_both(step, partial(_local_frames, step.projection, rows))
+    return None if spark == sail else "its rows over some rows of its input are others on Sail than on Spark"
+
+
+def _is_equal_over(step: StepInput, over: StepInput, files: StepFiles) -> bool:
+    """Whether both engines give the same rows over partial results, which ``files`` hold, and over edge values."""
+    if len(over.definition.inputs) > 1:
+        return False  # a function that marks its partial results is given all of its inputs
+    ((name, _),) = over.definition.inputs.items()
+    generation, pieces = step.generation, []
+    for held in files.buckets.values():
+        pieces.append(read_result(step.ctx.store.storage, held, generation.schema, generation.key))
+        if sum(piece.num_rows for piece in pieces) >= _MOST_PARTIAL:
+            break
+    if not pieces:
+        return False
+    rows = pa.concat_tables(pieces).slice(0, _MOST_PARTIAL).drop_columns([HASH]).cast(generation.schema)
+    spark, sail = _on_both(over, partial(_local_frames, over.definition, {name: rows}))
+    if spark is None or spark != sail:
+        return False
+    some = {name: rows.slice(0, _EDGE_ROWS)}
+    return _edges_differ(over, some, lambda _: list(generation.key)) is None
 
 
 def _parts_differ(step: StepInput, reads: ReadPlan) -> str | None:
@@ -193,11 +229,16 @@ def _different(outcomes: list[BucketOutcome]) -> str | None:
     return f"its rows on Sail are others than on Spark, for example of key {disclosure.value(samples[0].key)}"
 
 
+def _require_sampled(step: StepInput) -> None:
+    """Raises NotComparable where rows of some keys do not show whether all are equal."""
+    proof = proof_of(step)
+    if step.definition.additive is None and (proof is None or proof.failed is not None or proof.subqueries):
+        raise NotComparable
+
+
 def _sampled(step: StepInput, files: StepFiles) -> list[BucketOutcome]:
     """The outcomes of comparing some keys."""
-    proof = proof_of(step)
-    if proof is None or proof.failed is not None or proof.subqueries:
-        raise NotComparable
+    _require_sampled(step)
     lineage, task = lineage_of(step.projection), _comparing(step, files)
     keys = sampled_keys(task, lineage.key, Random(f"{step.generation} {step.cut.epoch}"))
     if keys is None:
@@ -211,15 +252,14 @@ def _sampled(step: StepInput, files: StepFiles) -> list[BucketOutcome]:
     return compare_buckets(task, lineage, keys, found)
 
 
-def _edges_differ(step: StepInput, reads: ReadPlan) -> str | None:
-    """What differs where columns have edge values; None when nothing does. Where both engines refuse large numbers, the
-    others are compared without them."""
+def _edges_differ(
+    step: StepInput, rows: Mapping[str, pa.Table], keys_of: Callable[[str], list[str]]
+) -> str | None:
+    """What differs where columns of these ``rows``, besides the keys, have edge values; None when nothing does. Where
+    both engines refuse large numbers, the others are compared without them."""
     projection = step.projection
-    rows = {name: _some_rows(step, reads, name) for name in reads.inputs}
     for extremes in (True, False):
-        given = {
-            name: edge_rows(table, _keys_of(reads, name), extremes=extremes) for name, table in rows.items()
-        }
+        given = {name: edge_rows(table, keys_of(name), extremes=extremes) for name, table in rows.items()}
         spark, sail = _on_both(step, partial(_local_frames, projection, given))
         if spark is None and sail is None:
             continue
@@ -231,7 +271,7 @@ def _edges_differ(step: StepInput, reads: ReadPlan) -> str | None:
     return None
 
 
-def _some_rows(step: StepInput, reads: ReadPlan, name: str) -> pa.Table:
+def _some_rows(step: StepInput, reads: ReadPlan, name: str, count: int) -> pa.Table:
     """The first rows of an input, as the function sees them."""
     planned, source = reads.inputs[name], step.projection.inputs[name]
     names = shown_columns(planned, source)
@@ -239,9 +279,9 @@ def _some_rows(step: StepInput, reads: ReadPlan, name: str) -> pa.Table:
     found = 0
     for bucket in range(planned.buckets):
         for rows in read_buckets(step.ctx.store.storage, planned, range(bucket, bucket + 1)):
-            pieces.append(rows.select(names).slice(0, _EDGE_ROWS - found))
+            pieces.append(rows.select(names).slice(0, count - found))
             found += pieces[-1].num_rows
-        if found >= _EDGE_ROWS:
+        if found >= count:
             break
     return pa.concat_tables(pieces)
 
@@ -269,7 +309,9 @@ def _on_both(
     for engine in (SparkEngine(step.ctx), SailEngine(step.ctx)):
         try:
             with engine.active():
-                rows: pa.Table = define(projection, inputs(engine), step.cut.commit_ts).toArrow()
+                result = define(projection, inputs(engine), step.cut.commit_ts)
+                require_schema(projection, step.generation.schema, str(step.generation), result)
+                rows: pa.Table = result.toArrow()
             exact = rows.cast(step.generation.schema).drop_columns([*projection.tolerance])
             found.append(sorted(map(repr, exact.to_pylist())))
         except Exception:  # noqa: BLE001 whatever an engine raises

@@ -18,11 +18,12 @@ from psycopg import sql
 from sqlglot import exp
 
 from tailrace.embedded import PostgresServer
-from tailrace.projections.definition.model import InputFacts
+from tailrace.projections.definition.model import Additive, InputFacts
 from tailrace.projections.definition.sql.postgres.functions.partials import MEAN, TOTAL
 from tailrace.projections.definition.sql.postgres.translate import parse
 from tailrace.projections.definition.sql.stages import choose
-from tailrace.projections.definition.sql.stages.split import NotSplit, split
+from tailrace.projections.definition.sql.stages.split import ROWS, NotSplit, split
+from tailrace.projections.refresh.additive import added
 
 _INTS = {"id", "owner", "h", "n"}
 _TABLES = {
@@ -123,6 +124,54 @@ def test_partial_results_by_any_key_give_the_rows_of_the_query(
             held = connection.execute(sql.SQL(counted)).fetchall()
             assert len(held) == len(set(held))
     assert made >= 2
+
+
+_NOW = (
+    "SELECT id, owner, CASE WHEN h = 1 THEN 'd' ELSE g END AS g, h, x * 2 AS x, n + 1 AS n, b"
+    " FROM orders WHERE id % 7 = 3 AND id % 2 = 0"
+)
+_ROWS = {
+    "held": "SELECT * FROM orders",
+    "before": "SELECT * FROM orders WHERE id % 7 = 3",
+    "now": _NOW,
+    "after": f"SELECT * FROM orders WHERE id % 7 <> 3 UNION ALL {_NOW}",  # noqa: S608
+}
+
+
+@given(query=_queries())
+def test_partial_results_add_up_of_what_changed_rows_gave_and_give(
+    connection: psycopg.Connection[Any], query: str
+) -> None:
+    tree = parse(query)
+    assert isinstance(tree, exp.Select)
+    alone = choose._only_input(tree, _FACTS)
+    assert (alone == "orders") == ("JOIN" not in query and "FROM (" not in query)
+    try:
+        may_have = choose._may_have(tree, _FACTS)
+        found = split(tree, ("c0",), choose._one_part(tree, "orders", _FACTS), may_have, adds=True)
+    except NotSplit:
+        assert re.search("min|max|bool_or|DISTINCT", query)
+        return
+    if alone is None:
+        return
+
+    def partial_results(rows: str) -> pa.Table:
+        text = f"WITH orders AS ({_ROWS[rows]}) {choose._text(found.stage)}"
+        with connection.execute(sql.SQL(text)) as cursor:
+            names = [column.name for column in cursor.description or ()]
+            kinds = {name: pa.string() if name in found.key else pa.decimal128(38, 4) for name in names}
+            cells = [
+                {name: value if value is None or name not in found.key else str(value) for name, value in
+                 zip(names, row, strict=True)}
+                for row in cursor
+            ]  # fmt: skip
+        return pa.Table.from_pylist(cells, pa.schema(kinds))
+
+    additive = Additive("orders", ROWS, found.counted)
+    held, before, now = map(partial_results, ("held", "before", "now"))
+    result = added(held, before, now, additive, found.key)
+    order = [(name, "ascending") for name in found.key]
+    assert result.sort_by(order).equals(partial_results("after").sort_by(order))
 
 
 @pytest.mark.parametrize(

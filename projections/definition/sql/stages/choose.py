@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from sqlglot import exp
 from tailrace.projections.definition.computed import Computed
 from tailrace.projections.definition.lineage import Direct, lineage_of
 from tailrace.projections.definition.model import (
+    Additive,
     Call,
     Input,
     InputFacts,
@@ -20,6 +21,7 @@ from tailrace.projections.definition.model import (
     Projection,
     Result,
     Stage,
+    State,
 )
 from tailrace.projections.definition.sql.derive import derive
 from tailrace.projections.definition.sql.postgres.functions.partials import MEAN, MOST_ROWS
@@ -27,7 +29,15 @@ from tailrace.projections.definition.sql.postgres.grammar import PostgresText
 from tailrace.projections.definition.sql.postgres.scope import folded
 from tailrace.projections.definition.sql.postgres.translate import parse
 from tailrace.projections.definition.sql.query_lineage import with_affects
-from tailrace.projections.definition.sql.stages.split import PART, STAGE, NotSplit, Split, is_grouped, split
+from tailrace.projections.definition.sql.stages.split import (
+    PART,
+    ROWS,
+    STAGE,
+    NotSplit,
+    Split,
+    is_grouped,
+    split,
+)
 
 Make = Callable[[str, tuple[str, ...], Mapping[str, Input]], Projection]
 """A projection like the query's, of another text, key and inputs."""
@@ -59,11 +69,47 @@ class QueryStages:
             if source.affects is not None or name in self.derived
         )
         bare = with_affects(defined, dict.fromkeys(wanted)).inputs
+        return self._adding(self.tree, defined, bare, facts) or self._followed(
+            self.tree, defined, bare, wanted, facts
+        )
+
+    def _adding(
+        self, select: exp.Select, defined: Projection, bare: Mapping[str, Input], facts: InputFacts
+    ) -> Stage | None:
+        """Whole groups that add up, where there are such: of rows of one table alone."""
+        name = _only_input(select, facts)
+        if name is None or not isinstance(bare[name], State):
+            return None
+        try:
+            made = split(
+                select, defined.key, _one_part(select, name, facts), _may_have(select, facts), adds=True
+            )
+        except NotSplit:
+            return None
+        additive = Additive(name, ROWS, made.counted)
+        partial = replace(self.make(_text(made.stage), made.key, bare), additive=additive)
+        return self._stage(partial, made, defined, facts)
+
+    def _stage(self, partial: Projection, made: Split, defined: Projection, facts: InputFacts) -> Stage:
+        if MEAN in made.query.sql().lower() and sum(facts.rows.values()) >= MOST_ROWS:
+            raise NoStage("the last digit of a mean may be another's among so many rows")
+        over = self.make(_text(made.query), defined.key, {STAGE: Result(partial.name)})
+        return Stage(partial, over, STAGE, made.by_key)
+
+    def _followed(
+        self,
+        select: exp.Select,
+        defined: Projection,
+        bare: Mapping[str, Input],
+        wanted: Sequence[str],
+        facts: InputFacts,
+    ) -> Stage:
+        """The parts that changes are followed into by key."""
         found: list[tuple[_Order, Projection, Split]] = []
         why, parts = "", _parts(facts)
-        for each in _ways(self.tree, facts, parts):
+        for each in _ways(select, facts, parts):
             try:
-                made = split(each.select, defined.key, each.part, _may_have(self.tree, facts))
+                made = split(each.select, defined.key, each.part, _may_have(select, facts))
             except NotSplit as error:
                 why = why or str(error)
                 continue
@@ -85,10 +131,7 @@ class QueryStages:
         if not found:
             raise NoStage(why or "changes of its inputs are followed into no parts")
         _, partial, made = max(found, key=lambda each: each[0])
-        if MEAN in made.query.sql().lower() and sum(facts.rows.values()) >= MOST_ROWS:
-            raise NoStage("the last digit of a mean may be another's among so many rows")
-        over = self.make(_text(made.query), defined.key, {STAGE: Result(partial.name)})
-        return Stage(partial, over, STAGE)
+        return self._stage(partial, made, defined, facts)
 
 
 _Order = tuple[int, int, bool, int, int, bool]
@@ -101,6 +144,32 @@ class _Way:
 
     select: exp.Select
     part: exp.Expr | None
+
+
+def _only_input(select: exp.Select, facts: InputFacts) -> str | None:
+    """The input that a query reads, where it reads one alone, once, and each of its rows by itself."""
+    start = select.args.get("from_")
+    source = start.this if start is not None else None
+    if not isinstance(source, exp.Table) or select.args.get("joins") or select.args.get("with_"):
+        return None
+    if any(value for name, value in source.args.items() if name not in ("this", "alias")):
+        return None
+    if any(each is not select for each in select.find_all(exp.Query)) or select.find(exp.Window):
+        return None
+    return _input_of(source, facts)
+
+
+def _one_part(select: exp.Select, name: str, facts: InputFacts) -> exp.Expr | None:
+    """What makes one group of all rows: the same number for each. None where they are grouped, or nothing does."""
+    if select.args.get("group") is not None or not is_grouped(select):
+        return None
+    schema = facts.schemas[name]
+    numbers = [
+        column for column in facts.keys.get(name, ()) if pa.types.is_integer(schema.field(column).type)
+    ]
+    if not numbers:
+        return None
+    return exp.Mod(this=exp.column(_quoted(numbers[0])), expression=exp.Literal.number(1))
 
 
 def _parts(facts: InputFacts) -> int:

@@ -5,6 +5,8 @@ The second gives the rows of the query, whatever the key of the partial results 
 
   - *Groups*: an aggregate of a group is made of the aggregates of its parts. The stage groups by the same and by a
     part's number besides, which is computed of one column; the query groups the parts of each group.
+  - *Groups that add up*: where all aggregates are sums, counts and means over one table's rows, the stage has whole
+    groups, with the counts that say by how much changed rows change them (``Additive``).
   - *The first rows* (LIMIT): the stage has all rows.
 
 What has no such form is refused: sums of floats, which depend on the order of rows, means of integers, whose digits do
@@ -13,7 +15,7 @@ not follow from sum and count, lists, and windows over the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -28,6 +30,7 @@ from tailrace.projections.definition.sql.postgres.scope import folded
 STAGE = "stage"
 """The name of the partial results in the query over them."""
 PART = "part"
+ROWS = "rows"
 _SAME = {"min", "max", "bool_and", "bool_or", "every", "bit_and", "bit_or", "bit_xor"}
 _CLAUSES = {"expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "with_"}
 
@@ -38,11 +41,15 @@ class NotSplit(NoStage):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``stage`` gives the partial results by ``key``; ``query`` reads them as a table ``stage``."""
+    """``stage`` gives the partial results by ``key``; ``query`` reads them as a table ``stage``. ``by_key``: rows of it
+    are of partial results with the same values in the key of the result, in its order. ``counted``: by columns of sums,
+    those that count what they sum; where the groups add up."""
 
     stage: exp.Select
     key: tuple[str, ...]
     query: exp.Select
+    by_key: bool = False
+    counted: Mapping[str, str] = field(default_factory=dict)
 
 
 MayHave = Callable[[str], bool]
@@ -56,14 +63,21 @@ def is_grouped(select: exp.Select) -> bool:
     )
 
 
-def split(select: exp.Select, key: Sequence[str], part: exp.Expr | None, may_have: MayHave) -> Split:
+def split(
+    select: exp.Select,
+    key: Sequence[str],
+    part: exp.Expr | None,
+    may_have: MayHave,
+    *,
+    adds: bool = False,
+) -> Split:
     """``key``: columns of the result that tell its rows apart. ``part``: what cuts groups into parts, of columns of the
-    tables in FROM; None leaves them whole. Raises NotSplit."""
+    tables in FROM; None leaves them whole. ``adds``: the parts have to add up. Raises NotSplit."""
     for name, value in select.args.items():
         if value and name not in _CLAUSES:
             raise NotSplit(f"it has {name.upper()}")
     if is_grouped(select):
-        return _Grouped(select, key, part, may_have).split()
+        return _Grouped(select, key, part, may_have, adds).split()
     if part is None and (select.args.get("limit") or select.args.get("offset")):
         return _first_rows(select, key)
     raise NotSplit("it has no groups")
@@ -97,22 +111,27 @@ def _of_result(node: exp.Expr, own: set[str]) -> bool:
 
 @dataclass(slots=True)
 class _Grouped:
-    """The parts of one query's groups. ``partials``: what the stage computes, by its text."""
+    """The parts of one query's groups. ``partials``: what the stage computes, by its text; ``counted``: as in
+    ``Split``."""
 
     select: exp.Select
     key: Sequence[str]
     part: exp.Expr | None
     may_have: MayHave
+    adds: bool
     groups: list[exp.Expr] = field(default_factory=list)
     partials: dict[str, exp.Expr] = field(default_factory=dict)
+    counted: dict[str, str] = field(default_factory=dict)
 
     def split(self) -> Split:
         """Raises NotSplit."""
         self.groups = list(self._groups())
         whole = len(self.groups)
-        counted = self._counted()
-        if counted is not None and counted not in self.groups:
-            self.groups.append(counted)  # the same values in several parts count once
+        distinct = self._distinct()
+        if distinct is not None and self.adds:
+            raise NotSplit("a count of different values does not add up")
+        if distinct is not None and distinct not in self.groups:
+            self.groups.append(distinct)  # the same values in several parts count once
         query = exp.select(*(self._item(each) for each in self.select.expressions)).from_(STAGE)
         own = {_name(each) for each in self.select.expressions}
         for clause in ("having", "order", "limit", "offset"):
@@ -121,7 +140,15 @@ class _Grouped:
                 query.set(clause, self._over_parts(given.copy(), own))
         if self.select.args.get("group") is not None:
             query.set("group", exp.Group(expressions=[_column(f"group_{at}") for at in range(whole)]))
-        return Split(self._stage(), self._key(counts=counted is not None), query)
+        key, named = self._key(counts=distinct is not None), self._named
+        by_key = (
+            len(key) == len(self.key)
+            and all(named.get(name) in self.groups for name in self.key)
+            and self.part is None
+            and distinct is None
+            and not any(self.select.args.get(clause) for clause in ("limit", "offset"))
+        )
+        return Split(self._stage(), key, query, by_key, self.counted)
 
     def _groups(self) -> Iterator[exp.Expr]:
         group = self.select.args.get("group")
@@ -129,7 +156,7 @@ class _Grouped:
             return
         if any(value for name, value in group.args.items() if name != "expressions"):
             raise NotSplit("it has grouping sets")
-        named = {_name(each): each.unalias() for each in self.select.expressions}
+        named = self._named
         for each in group.expressions:
             if isinstance(each, exp.Literal) and each.name.isdecimal():
                 at = int(each.name) - 1
@@ -143,7 +170,11 @@ class _Grouped:
             else:
                 yield each.copy()
 
-    def _counted(self) -> exp.Expr | None:
+    @property
+    def _named(self) -> dict[str, exp.Expr]:
+        return {_name(each): each.unalias() for each in self.select.expressions}
+
+    def _distinct(self) -> exp.Expr | None:
         """What count(DISTINCT …) counts."""
         found = {}
         for each in self._calls():
@@ -194,6 +225,8 @@ class _Grouped:
         name = _call_name(call)
         if any(isinstance(each, exp.Order) for each in call.expressions):
             raise NotSplit(f"{name} has an ORDER BY")
+        if self.adds and name not in ("count", "sum", "avg"):
+            raise NotSplit(f"{name} of changed rows does not say what it is of all")
         if name in _SAME:
             return exp.Anonymous(this=name, expressions=[self._partial(node)])
         distinct = call.find(exp.Distinct)
@@ -206,11 +239,17 @@ class _Grouped:
             total = exp.Anonymous(this=TOTAL, expressions=[self._partial(node)])
             return exp.Anonymous(this="coalesce", expressions=[total, exp.Literal.number(0)])
         if name == "sum":
-            return exp.Anonymous(this=TOTAL, expressions=[self._partial(node)])
+            return exp.Anonymous(this=TOTAL, expressions=[self._sum(node)])
         if name == "avg":
-            parts = [self._partial(_renamed(node, other)) for other in ("sum", "count")]
+            parts = [self._sum(_renamed(node, "sum")), self._partial(_renamed(node, "count"))]
             return exp.Anonymous(this=MEAN, expressions=parts)
         raise NotSplit(f"{name} of a group does not follow from {name} of its parts")
+
+    def _sum(self, node: exp.Expr) -> exp.Column:
+        total = self._partial(node)
+        if self.adds:
+            self.counted[total.name] = self._partial(_renamed(node, "count")).name
+        return total
 
     def _partial(self, node: exp.Expr) -> exp.Column:
         name = self.partials.setdefault(node.sql(), node.copy())
@@ -228,18 +267,19 @@ class _Grouped:
         items += [exp.alias_(each.copy(), f"partial_{at}") for at, each in enumerate(self.partials.values())]
         if not grouped:
             raise NotSplit("it has one group of all rows")
-        if not self.partials:
-            items.append(exp.alias_(exp.Anonymous(this="count", expressions=[exp.Star()]), "partial_0"))
+        if self.adds or not self.partials:
+            items.append(exp.alias_(exp.Anonymous(this="count", expressions=[exp.Star()]), ROWS))
         stage.set("expressions", items)
         stage.set("group", exp.Group(expressions=grouped))
         return stage
 
     def _key(self, *, counts: bool) -> tuple[str, ...]:
         """Where the key of the result is among the groups, no other of them is needed to tell the parts apart, unless a
-        part ``counts`` different values."""
-        named = {_name(each): each.unalias() for each in self.select.expressions}
+        part ``counts`` different values. Of what adds up, all columns but sums are of the key."""
+        named = self._named
         held = [named[name] for name in self.key if name in named and named[name] in self.groups]
-        chosen = held if len(held) == len(self.key) and not counts else self.groups
+        needed = self.groups if counts or self.adds else []
+        chosen = held if len(held) == len(self.key) and all(each in held for each in needed) else self.groups
         names = [f"group_{self.groups.index(each)}" for each in chosen]
         return (*dict.fromkeys(names), *([PART] if self.part is not None else []))
 

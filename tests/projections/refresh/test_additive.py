@@ -1,0 +1,134 @@
+"""Partial results that add up: whatever happens to the rows, they are what computing everything gives, though a step
+reads no row but those that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from tailrace.eventstore.store import Store
+from tailrace.projections import load_projections
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.model import Additive
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.refresh import by_stage
+from tailrace.projections.refresh.additive import added
+from tailrace.projections.refresh.plan import NotIncremental
+from tests.fixtures.scale import Scale
+from tests.projections.refresh.randomshop import ALTERABLE, ALTERATIONS, TRUNCATE, RandomShop
+from tests.projections.shoplog import ShopLog, standing_still
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tailrace.eventstore.settings import Settings
+
+QUERIES = {
+    "by_customer": (
+        "customer",
+        "select coalesce(customer_id, 0) as customer, sum(amount) as amount, count(*) as orders,"
+        " count(amount) as priced, avg(amount) as mean, sum(amount) filter (where status = 'paid') as paid"
+        " from orders group by coalesce(customer_id, 0)",
+    ),
+    "by_status": (
+        "status",
+        "select status, sum(amount) + count(*) as points from orders where id > 2 group by status having count(*) > 1",
+    ),
+    "total": ("what", "select 'all' as what, sum(amount) as amount, count(*) as orders from orders"),
+    "best": (
+        "status",
+        "select status, coalesce(sum(amount), 0) as amount from orders group by status"
+        " order by amount desc, status limit 2",
+    ),
+}
+HEADER = """/* projection
+key = "{key}"
+sink = {{ kind = "postgres", sink = "mart", table = "{name}" }}
+inputs.orders = "shop.public.orders"
+*/
+"""
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partial results are begun by the first refresh."""
+    monkeypatch.setattr(by_stage, "_LONG_FOR_SUMS", 0.0)
+    monkeypatch.setattr(by_stage, "_REFRESHES", 1)
+
+
+@pytest.fixture
+def context(store: Store, settings: Settings, tmp_path: Path, spark: SparkSession) -> ProjectionContext:
+    (tmp_path / "queries").mkdir()
+    for name, (key, query) in QUERIES.items():
+        (tmp_path / "queries" / f"{name}.sql").write_text(HEADER.format(key=key, name=name) + query)
+    loaded = load_projections([], tmp_path, ["queries"])
+    return ProjectionContext(store, settings, loaded, clock=standing_still)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_they_are_what_computing_everything_gives_whatever_happens_to_the_rows(
+    store: Store, context: ProjectionContext, scale: Scale, seed: int
+) -> None:
+    shop = RandomShop(ShopLog.start(store, ALTERABLE), Random(seed))
+    done, steps = shop.step(25), scale.pick(smoke=16, full=200)
+    alterations, followed = [*ALTERATIONS, TRUNCATE], 0
+    for number in range(steps):
+        altered = (alterations.pop(0),) if number % 5 == 4 and alterations else ()
+        done += ["--", *shop.step(shop.random.randint(1, 5), *altered)]
+        outcomes = refresh(context)
+        assert not [each.error for each in outcomes if each.error is not None], done
+        followed += sum(each.kind == "incremental" for each in outcomes)
+        if number % 8 == 7:
+            for name in QUERIES:
+                assert verify(context, name).equal, (name, done)
+    assert followed > steps
+
+
+ADDITIVE = Additive("orders", "rows", {"total": "counted"})
+
+
+def table(*rows: tuple[str, str | None, int, int]) -> pa.Table:
+    columns: Mapping[str, list[object]] = {
+        "key": [row[0] for row in rows],
+        "total": [None if row[1] is None else Decimal(row[1]) for row in rows],
+        "counted": [row[2] for row in rows],
+        "rows": [row[3] for row in rows],
+    }
+    kinds = [
+        ("key", pa.string()),
+        ("total", pa.decimal128(38, 2)),
+        ("counted", pa.int64()),
+        ("rows", pa.int64()),
+    ]
+    return pa.table(columns, schema=pa.schema(kinds))
+
+
+def test_a_key_without_rows_is_gone_and_a_sum_of_no_values_is_null() -> None:
+    held = table(("a", "5.00", 2, 3), ("b", "1.00", 1, 2), ("c", "2.00", 1, 1))
+    before = table(("a", "5.00", 2, 2), ("c", "2.00", 1, 1))
+    now = table(("b", "1.50", 1, 1), ("d", None, 0, 1))
+    found = added(held, before, now, ADDITIVE, ["key"])
+    expected = table(("a", None, 0, 1), ("b", "2.50", 2, 3), ("d", None, 0, 1))
+    assert found.sort_by("key").equals(expected)
+
+
+@pytest.mark.parametrize(
+    ("held", "before", "now", "cause"),
+    [
+        (table(), table(("a", "1.00", 1, 1)), table(), "proof"),
+        (table(("a", "9" * 36 + ".00", 1, 1)), table(), table(("a", "1.00", 1, 1)), "size"),
+    ],
+)
+def test_values_that_do_not_fit_are_computed_anew(
+    held: pa.Table, before: pa.Table, now: pa.Table, cause: str
+) -> None:
+    with pytest.raises(NotIncremental) as refused:
+        added(held, before, now, ADDITIVE, ["key"])
+    assert refused.value.cause == cause
