@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.retention import seconds_of
@@ -198,7 +198,9 @@ Call = Callable[["Projection"], object]
 
 
 class Stages(Protocol):
-    """Where partial results follow from the definition."""
+    """Where partial results follow from the definition. ``may_add``: they may be such as add up."""
+
+    may_add: ClassVar[bool]
 
     def stage(self, defined: Projection, facts: InputFacts, call: Call) -> Stage:
         """Raises NoStage, and ProjectionFailed for a function at fault."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.projections.definition.model import (
@@ -114,6 +114,8 @@ class _RestOf:
 
 class MarkedStages:
     """Those that a function marks, which a call of it shows."""
+
+    may_add: ClassVar[bool] = False
 
     def stage(self, defined: Projection, facts: InputFacts, call: Call) -> Stage:
         """Raises NoStage, and ProjectionFailed for an ``affects`` that does not fit."""

@@ -48,7 +48,7 @@ from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_input import ResultInput, plan_result, result_at
 from tailrace.projections.generations.step_files import folder_of, read_delta, read_results
-from tailrace.projections.refresh.additive import require_addable
+from tailrace.projections.refresh.by_key.additive import require_addable
 from tailrace.projections.refresh.engines.choice import (
     is_row_by_row,
     is_small,
@@ -86,12 +86,11 @@ def by_stage(step: StepInput, decided: Full | Incremental) -> StepInput:
     ctx, generation = step.ctx, step.generation
     if step.definition.stages is None or step.definition.wants_now or not step.follows_log:
         return step
+    name = generation.stage_name
+    if ctx.stages.get(name, ...) is None or ctx.in_vain.is_to_be_left_out(name):
+        return step
     held = _stage_generation(ctx, generation)
     if not (_is_worth_it(step, decided) if held is None else held.state is GenerationState.READY):
-        return step
-    if ctx.stages.get(generation.stage_name, ...) is None or ctx.in_vain.is_to_be_left_out(
-        generation.stage_name
-    ):
         return step
     try:
         stage = _stage_of(step)
@@ -146,16 +145,18 @@ def _stage_generation(ctx: ProjectionContext, generation: Generation) -> Generat
 def _is_worth_it(step: StepInput, decided: Full | Incremental) -> bool:
     if step.last is None or (isinstance(decided, Full) and (decided.from_epoch == 0 or decided.afresh)):
         return False
-    generation = step.generation
+    generation, was_full, stages = step.generation, files_of(step.last).kind == "full", step.definition.stages
+    is_for_sums = stages is not None and stages.may_add and not is_row_by_row(step)
+    if not was_full and not is_for_sums:
+        return False
     records = step.ctx.store.run_records.latest(
         generation.projection, limit=_REFRESHES, kinds=["full", "incremental"]
     )
     mine = [each for each in records if each.generation == generation.number]
-    if files_of(step.last).kind == "full" and _is_long(step, mine):
+    if was_full and _is_long(step, mine):
         return True
-    if is_row_by_row(step) or (is_small(step.ctx, reads_of(step)) and not _is_slow(step, mine)):
-        return False
-    return _adds_up(step)
+    is_large = is_for_sums and not is_small(step.ctx, reads_of(step))
+    return is_for_sums and (is_large or _is_slow(step, mine)) and _adds_up(step)
 
 
 def _is_slow(step: StepInput, records: Sequence[RunRecord]) -> bool:
@@ -168,7 +169,7 @@ def _is_slow(step: StepInput, records: Sequence[RunRecord]) -> bool:
 def _adds_up(step: StepInput) -> bool:
     try:
         return _stage_of(step).partial.additive is not None
-    except NoStage:
+    except (NoStage, ProjectionFailed):
         step.ctx.stages[step.generation.stage_name] = None  # not to be looked for again
         return False
 
@@ -246,6 +247,7 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         clock() - began,
         "sail" if parity is not None and parity.failed is None and parity.over else "spark",
         _changed(step, stage, generation, result) if stage.by_key else None,
+        partial(_give_up, step),
     )
 
 

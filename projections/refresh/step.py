@@ -34,7 +34,7 @@ from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
-from tailrace.projections.refresh.additive import compute_additively
+from tailrace.projections.refresh.by_key.additive import compute_additively
 from tailrace.projections.refresh.by_key.incremental import (
     Objection,
     compute_incrementally,
@@ -165,7 +165,10 @@ def _witnessed(
     failed = witness(step, _step_files(step, before, computed, results), computed.seconds)
     if failed is None:
         return computed
-    note_failed(step, failed)
+    if step.partial is None:
+        note_failed(step, failed)
+    else:
+        step.partial.give_up(failed)  # what Sail gave before may be in them
     _log.warning("%s is computed by Spark from now on: %s", step.generation, failed)
     task.discard()
     return ComputedStep(
@@ -233,6 +236,8 @@ def _compute_over(
     over = replace(step, definition=partial.over, on=on, from_files=here, partial=None)
     if changed is None:
         outcomes = compute_at(over, task, partial.generations)
+    elif not len(changed.keys):
+        outcomes = []
     else:
         lineage = Lineage(step.generation.key, {}, ())
         rows = restricted_result(over, lineage, changed.rows, changed.keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,7 +34,8 @@ class Partial:
     """Partial results of a definition at a position: ``over`` reads them, of these ``generations``, and gives the
     definition's rows, ``on`` which engine. Their files have so many ``stored_bytes``. For this step so many ``keys``
     were computed anew (None: all), which took ``seconds``. ``changed``: those that are others than at the step before,
-    where the rows of the definition follow from these alone."""
+    where the rows of the definition follow from these alone. ``give_up``, with the reason, has the next steps do
+    without."""
 
     over: Projection
     generations: Mapping[str, int]
@@ -43,6 +44,7 @@ class Partial:
     seconds: float
     on: EngineName = "spark"
     changed: ChangedPartial | None = None
+    give_up: Callable[[str], None] = lambda why: None
 
     def is_small(self, most: int) -> bool:
         """Whether they take less memory than ``most`` bytes."""

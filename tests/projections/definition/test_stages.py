@@ -23,7 +23,7 @@ from tailrace.projections.definition.sql.postgres.functions.partials import MEAN
 from tailrace.projections.definition.sql.postgres.translate import parse
 from tailrace.projections.definition.sql.stages import choose
 from tailrace.projections.definition.sql.stages.split import ROWS, NotSplit, split
-from tailrace.projections.refresh.additive import added
+from tailrace.projections.refresh.by_key.additive import added
 
 _INTS = {"id", "owner", "h", "n"}
 _TABLES = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.store import Store
 from tailrace.projections import load_projections
 from tailrace.projections.context import ProjectionContext
@@ -19,9 +20,10 @@ from tailrace.projections.definition.model import Additive
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh import by_stage
-from tailrace.projections.refresh.additive import added
+from tailrace.projections.refresh.by_key.additive import added
 from tailrace.projections.refresh.plan import NotIncremental
 from tests.fixtures.scale import Scale
+from tests.projections.refresh.engines.test_sail import LARGE, on_sail
 from tests.projections.refresh.randomshop import ALTERABLE, ALTERATIONS, TRUNCATE, RandomShop
 from tests.projections.shoplog import ShopLog, standing_still
 
@@ -72,7 +74,42 @@ def context(store: Store, settings: Settings, tmp_path: Path, spark: SparkSessio
     return ProjectionContext(store, settings, loaded, clock=standing_still)
 
 
-@pytest.mark.parametrize("seed", range(2))
+def last_record(ctx: ProjectionContext, name: str) -> RunRecord:
+    (record,) = ctx.store.run_records.latest(name, limit=1)
+    return record
+
+
+@pytest.mark.slow
+def test_sail_adds_what_it_was_seen_to_compute_and_a_witness_ends_partial_results(
+    shop: ShopLog, context: ProjectionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large table they are begun at once."""
+    monkeypatch.setattr(by_stage, "_REFRESHES", 100)
+    ctx = ProjectionContext(
+        context.store, on_sail(context.settings, "auto", LARGE), context.projections, clock=standing_still
+    )
+    for number in range(3):
+        assert not [each.error for each in refresh(ctx) if each.error is not None]
+        shop.commit({"orders": [("c", shop.order(900 + number, customer_id=1))]})
+    assert [last_record(ctx, name).engine for name in ("by_customer", "by_status")] == ["sail", "sail"]
+    assert all(verify(ctx, name).equal for name in QUERIES)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "tailrace.projections.refresh.step.witness",
+            lambda step, *_: None if step.generation.is_stage else "its rows are others",
+        )
+        (outcome,) = refresh(ctx, ["by_customer"])
+    (mark,) = ctx.generations("by_customer.1")
+    assert (outcome.kind, last_record(ctx, "by_customer").engine) == ("full", None)
+    assert (mark.state, ctx.store.steps.list("by_customer.1", 1)) == ("failed", [])
+    shop.commit({"orders": [("c", shop.order(910, customer_id=1))]})
+    (outcome,) = refresh(ctx, ["by_customer"])
+    assert "partial results" not in outcome.reason
+    assert verify(ctx, "by_customer").equal
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_they_are_what_computing_everything_gives_whatever_happens_to_the_rows(
     store: Store, context: ProjectionContext, scale: Scale, seed: int
 ) -> None:

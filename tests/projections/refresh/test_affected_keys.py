@@ -31,10 +31,10 @@ from tailrace.projections.refresh.by_key.incremental import (
     IncrementalResult,
     _computed_keys_alone,
     _refuse_outside,
-    _written,
     compare_buckets,
     compute_incrementally,
     reason_against,
+    written,
 )
 from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.step_input import StepInput
@@ -350,9 +350,9 @@ def test_a_bad_key_is_refused_and_no_file_stays(made: Handmade, before: Generati
         (rows_of(2, (None, "x")), r"1 rows have NULL in their key"),
     ):
         with pytest.raises(ProjectionFailed, match=words):
-            _written(projection, made.task(before), WHOLE, wanted, table(good + bad))
+            written(projection, made.task(before), WHOLE, wanted, table(good + bad))
         assert set(storage.list("derived")) == files
-    outcomes = _written(projection, made.task(before), WHOLE, wanted, table(good))
+    outcomes = written(projection, made.task(before), WHOLE, wanted, table(good))
     assert counted(outcomes) == (0, 3, 1) and set(storage.list("derived")) > files
 
 

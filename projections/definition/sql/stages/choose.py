@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import ClassVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -58,6 +59,7 @@ class QueryStages:
     zone: str
     derived: tuple[str, ...]
     make: Make
+    may_add: ClassVar[bool] = True
 
     def stage(self, defined: Projection, facts: InputFacts, _call: Call) -> Stage:
         """The partial results that changes are best followed into. Raises NoStage."""
