@@ -24,6 +24,7 @@ from tailrace.projections.definition.model import Projection, Stage
 from tailrace.projections.generations.generation import Generation, Pin
 from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.round.files import RoundFiles
+from tailrace.projections.round.kept_rows import KeptRows
 from tailrace.projections.round.plans import KeptPlans
 from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
@@ -137,6 +138,9 @@ class ProjectionContext:
         self.witness_time = WitnessTime()
         self.round_files = RoundFiles()
         self.kept_plans = KeptPlans()
+        self.kept_rows = KeptRows(
+            settings.projections.kept_rows_bytes, settings.projections.incremental_bytes
+        )
         self.round_rows = KeptAnswers(settings.projections.incremental_bytes)
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}

@@ -128,6 +128,14 @@ class ProjectionSettings(Frozen):
             ge=0, description="Most memory for the inputs of an incremental refresh. More: a full refresh."
         ),
     ] = 48 * MIB
+    kept_rows_bytes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Most disk for the rows of one large table that a process keeps, so that refreshes of sums "
+            "find those that changed. Of a table with more they are looked up in the log each time.",
+        ),
+    ] = 4096 * MIB
 
     @property
     def sinks_from(self) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def write_patched(
     """Write the files of a table's state at a position with the columns of ``schema``, of those that ``earlier`` has.
     False, and nothing is written, where that is not possible."""
     names = [column.name for column in planned.target.key]
-    known = _changed(store, planned, earlier.cut, cut) if _shows_keys(planned, schema, names) else None
+    known = keys_between(store, planned, earlier.cut, cut) if shows_keys(planned, schema, names) else None
     if known is None:
         return False
     try:
@@ -77,7 +77,7 @@ def write_patched(
     return True
 
 
-def _shows_keys(planned: StateInput, schema: pa.Schema, names: Sequence[str]) -> bool:
+def shows_keys(planned: StateInput, schema: pa.Schema, names: Sequence[str]) -> bool:
     """Whether files with these columns have those of the table's key, as the log has them."""
     target = planned.target
     return (
@@ -89,7 +89,7 @@ def _shows_keys(planned: StateInput, schema: pa.Schema, names: Sequence[str]) ->
     )
 
 
-def _changed(store: Store, planned: StateInput, before: Cut, now: Cut) -> KeySet | None:
+def keys_between(store: Store, planned: StateInput, before: Cut, now: Cut) -> KeySet | None:
     """The keys that changed between two positions; None where the log does not say all that did."""
     topic = planned.topic
     if before.below_lsn or now.below_lsn or before.epoch >= now.epoch:

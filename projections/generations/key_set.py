@@ -80,9 +80,7 @@ class KeySet:
     def hashes(self) -> Hashes:
         """The hash of each key (``tailrace.eventstore.model.keys``). If these are whole keys of a result, its column
         ``_hash`` has the same."""
-        columns = [keys.column_texts(column.combine_chunks()) for column in self.table.columns]
-        hashes: Hashes = keys.hash_columns(columns).to_numpy()
-        return hashes
+        return _hashes(self.table)
 
     @cached_property
     def _values(self) -> list[pa.Array]:
@@ -130,6 +128,19 @@ def _to_family(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     if kind is None:
         raise TypeError(f"a column of {column.type} is no key")
     return column if column.type == kind else column.cast(kind)
+
+
+def hashes_of(columns: Sequence[pa.ChunkedArray | pa.Array]) -> Hashes:
+    """The hashes of the keys of rows, without NULL, as ``KeySet.hashes`` has them."""
+    return _hashes(
+        pa.table([_to_family(column) for column in columns], [str(at) for at in range(len(columns))])
+    )
+
+
+def _hashes(table: pa.Table) -> Hashes:
+    texts = [keys.column_texts(column.combine_chunks()) for column in table.columns]
+    hashes: Hashes = keys.hash_columns(texts).to_numpy()
+    return hashes
 
 
 def _distinct(table: pa.Table) -> pa.Table:

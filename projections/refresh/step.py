@@ -113,6 +113,8 @@ def take_step(
     last = step.last
     before = files_of(last) if last else None
     step, decided = choose(step, decided, last)
+    if isinstance(decided, Full) and decided.afresh:
+        ctx.kept_rows.forget_all()  # they may have what was erased
     if step.partial is None or step.partial.on == "spark":
         _ = step.engine.session  # its start is no part of what a step takes
     with attempts.attempt(ctx.store.catalog, name, number, str(step.cut.epoch)) as attempt:

@@ -36,7 +36,7 @@ from tailrace.projections.refresh.by_key.incremental import (
     result_over,
     written,
 )
-from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
+from tailrace.projections.refresh.by_key.rows_before import rows_before
 from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.step_input import StepInput
 
@@ -68,12 +68,10 @@ def compute_additively(
     window = RefreshWindow.of(step, Lineage((), {additive.input: Direct(columns)}, ()), from_epoch)
     try:
         changed = changed_source_keys(step, source, whole, window)
-        before, now = (
-            _given(
-                step, side, side.rows_by_source_key(additive.input, changed.hashes, changed.cells), additive
-            )
-            for side in window.ends
-        )
+        then = rows_before(ctx, additive.input, window.before, step.cut, changed)
+        here = window.now.rows_by_source_key(additive.input, changed.hashes, changed.cells)
+        names = window.now.visible_columns(additive.input)
+        before, now = (result_over(step, {additive.input: rows}) for rows in (then, here.select(names)))
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
     key = generation.key
@@ -82,12 +80,6 @@ def compute_additively(
     result = added(held, before, now, additive, key)
     lineage = Lineage(key, {}, ())
     return IncrementalResult(written(projection, task, lineage, affected, result), len(affected))
-
-
-def _given(step: StepInput, side: Inputs, rows: pa.Table, additive: Additive) -> pa.Table:
-    """The definition over some rows of its input."""
-    seen = rows.select(side.visible_columns(additive.input))
-    return result_over(step, {additive.input: seen})
 
 
 def _rows_of(task: BucketTask, keys: KeySet, key: Sequence[str]) -> pa.Table:

@@ -111,8 +111,10 @@ def test_sail_adds_what_it_was_seen_to_compute_and_a_witness_ends_partial_result
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_they_are_what_computing_everything_gives_whatever_happens_to_the_rows(
-    store: Store, context: ProjectionContext, scale: Scale, seed: int
+    store: Store, context: ProjectionContext, monkeypatch: pytest.MonkeyPatch, scale: Scale, seed: int
 ) -> None:
+    if seed == 0:  # as of a large table
+        monkeypatch.setattr("tailrace.projections.refresh.by_key.rows_before._LONG_SECONDS", 0.0)
     shop = RandomShop(ShopLog.start(store, ALTERABLE), Random(seed))
     done, steps = shop.step(25), scale.pick(smoke=16, full=200)
     alterations, followed = [*ALTERATIONS, TRUNCATE], 0
