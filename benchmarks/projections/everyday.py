@@ -12,14 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import psycopg
 
 from benchmarks.cdc.capture import Installation
 from benchmarks.cdc.latency import SERVER
 from benchmarks.clients import Client
 from benchmarks.options import Options, Size, parse
-from benchmarks.projections.freshness import CLIENTS, SCRIPT, Delays, delays_of
+from benchmarks.projections.freshness import SCRIPT, Delays, delays_of, fill, shown
 from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer
 
@@ -114,11 +113,7 @@ def write_queries(folder: Path, count: int) -> dict[str, str]:
 def measure(options: Options, folder: Path) -> tuple[Delays, float]:
     """Seconds from each commit to each projection's showing it, and those of the first build of all."""
     with PostgresServer(settings=SERVER, trust=True) as source, PostgresServer() as mart:
-        with (
-            psycopg.connect(source.dsn(), autocommit=True) as connection,
-            psycopg.ClientCursor(connection) as cursor,
-        ):
-            cursor.execute(_TABLE, {"rows": options["rows"], "clients": CLIENTS})
+        fill(source, _TABLE, options["rows"])
         ours = Installation(folder / "ours", "bench", source.dsn())
         looks = write_queries(ours.folder / "queries", options["queries"])
         with (ours.folder / "tailrace.toml").open("a") as file:
@@ -156,14 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("projections.everyday", __doc__, SIZES, arguments)
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         delays, built = measure(options, Path(name))
-    shown = [f"{float(np.percentile(delays, percent)):.1f}" for percent in (50, 95, 100)]
     body = (
         f"{options['queries']} queries of one table of {options['rows']:,} rows, {options['rate'] * 10:,} changes a"
         f" second for {options['seconds']} s; seconds from a commit to its being in the sink, over all commits and"
         " projections. Every commit was found.\n\n"
         + table(
             ["projections", "p50 s", "p95 s", "longest s", "first build of all s"],
-            [[str(options["queries"]), *shown, f"{built:.0f}"]],
+            [[str(options["queries"]), *shown(delays), f"{built:.0f}"]],
         )
     )
     write_section(

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from random import Random
+from typing import LiteralString
 
 import numpy as np
 import psycopg
@@ -177,11 +178,7 @@ def measure(
     folder.mkdir()
     delays: list[Delays] = []
     with PostgresServer(settings=SERVER, trust=True) as source, PostgresServer() as mart:
-        with (
-            psycopg.connect(source.dsn(), autocommit=True) as connection,
-            psycopg.ClientCursor(connection) as cursor,
-        ):
-            cursor.execute(_TABLE, {"rows": rows, "clients": CLIENTS})
+        fill(source, _TABLE, rows)
         ours = Installation(folder / "ours", "bench", source.dsn())
         with (ours.folder / "tailrace.toml").open("a") as file:
             file.write(_CONFIGURATION.format(mart=mart.dsn()))
@@ -198,6 +195,20 @@ def measure(
             upserts_alone(mart.dsn(), case.names, rows, case.upserts(options) // case.count) for case in cases
         ]
     return [*zip(cases, delays, alone, strict=True)]
+
+
+def fill(source: PostgresServer, statements: LiteralString, rows: int) -> None:
+    """Make the table, with so many rows and one for each of pgbench's clients."""
+    with (
+        psycopg.connect(source.dsn(), autocommit=True) as connection,
+        psycopg.ClientCursor(connection) as cursor,
+    ):
+        cursor.execute(statements, {"rows": rows, "clients": CLIENTS})
+
+
+def shown(delays: Delays) -> list[str]:
+    """Half of them, 95 of 100, and all are at most so many seconds."""
+    return [f"{float(np.percentile(delays, percent)):.1f}" for percent in (50, 95, 100)]
 
 
 def delays_of(
@@ -256,8 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         for rows, group in groupby(cases(options), lambda case: case.rows):
             for case, delays, alone in measure(options, rows, [*group], Path(name, str(rows))):
-                shown = [f"{float(np.percentile(delays, percent)):.1f}" for percent in (50, 95, 100)]
-                lines.append([case.text, f"{rows:,}", *shown, f"{case.upserts(options):,}", f"{alone:,.0f}"])
+                lines.append(
+                    [case.text, f"{rows:,}", *shown(delays), f"{case.upserts(options):,}", f"{alone:,.0f}"]
+                )
                 print(" | ".join(lines[-1]), flush=True)
     body = (
         f"One table, {options['rate'] * 10:,} changes a second for {options['seconds']} s; "

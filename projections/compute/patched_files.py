@@ -29,6 +29,7 @@ from tailrace.eventstore.store import Store
 from tailrace.projections.compute.char_padding import has_log_hashes, unpad
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.round.files import Earlier
+from tailrace.projections.round.kept_rows import ChangedRows
 
 UNPACKED: Final[Mapping[str, Any]] = {"compression": "none", "use_dictionary": False}
 """How files of this machine are written, these and those that are folded: they are read more often, and soon gone."""
@@ -56,14 +57,14 @@ def write_patched(
     """Write the files of a table's state at a position with the columns of ``schema``, of those that ``earlier`` has.
     False, and nothing is written, where that is not possible."""
     names = [column.name for column in planned.target.key]
-    known = keys_between(store, planned, earlier.cut, cut) if shows_keys(planned, schema, names) else None
-    if known is None:
+    changed = (
+        changed_rows(store, planned, earlier.cut, cut, schema.names, _MOST_BYTES)
+        if shows_keys(planned, schema, names)
+        else None
+    )
+    if changed is None:
         return False
-    try:
-        changed = state_of_keys(store.storage, planned, known.hashes, _MOST_BYTES, known.matches)
-    except TooLarge:
-        return False
-    fresh = unpad(changed, planned.selected_columns).select(schema.names).cast(schema)
+    known, fresh = changed.keys, changed.rows.cast(schema)
     files = sorted(earlier.folder.iterdir())  # there is one at least
 
     def write(at: int) -> None:
@@ -89,7 +90,22 @@ def shows_keys(planned: StateInput, schema: pa.Schema, names: Sequence[str]) -> 
     )
 
 
-def keys_between(store: Store, planned: StateInput, before: Cut, now: Cut) -> KeySet | None:
+def changed_rows(
+    store: Store, planned: StateInput, before: Cut, now: Cut, names: Sequence[str], most_bytes: int
+) -> ChangedRows | None:
+    """The keys that changed between two positions, and these columns of their rows at the later one, which is that of
+    ``planned``; None where the log does not say all that did, or their history takes more than ``most_bytes``."""
+    keys = _keys_between(store, planned, before, now)
+    if keys is None:
+        return None
+    try:
+        rows = state_of_keys(store.storage, planned, keys.hashes, most_bytes, keys.matches)
+    except TooLarge:
+        return None
+    return ChangedRows(keys, unpad(rows, planned.selected_columns).select(list(names)))
+
+
+def _keys_between(store: Store, planned: StateInput, before: Cut, now: Cut) -> KeySet | None:
     """The keys that changed between two positions; None where the log does not say all that did."""
     topic = planned.topic
     if before.below_lsn or now.below_lsn or before.epoch >= now.epoch:

@@ -22,9 +22,10 @@ class KeySubset:
     hashes: Hashes | None = None
 
     @classmethod
-    def of(cls, keys: KeySet, key: Sequence[str]) -> KeySubset:
-        """Whole keys of a result, whose key has these columns."""
-        return cls(lambda table: keys.matches([table[name] for name in key]), np.unique(keys.hashes))
+    def of(cls, keys: KeySet, key: Sequence[str], *, whole: bool = True) -> KeySubset:
+        """The keys that a result has in these columns, which are its ``whole`` key or a part of it."""
+        hashes = np.unique(keys.hashes) if whole else None
+        return cls(lambda table: keys.matches([table[name] for name in key]), hashes)
 
     def filter(self, table: pa.Table) -> pa.Table:
         if self.hashes is not None:

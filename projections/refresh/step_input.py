@@ -42,9 +42,9 @@ class Partial:
     stored_bytes: int
     keys: int | None
     seconds: float
-    on: EngineName = "spark"
-    changed: ChangedPartial | None = None
-    give_up: Callable[[str], None] = lambda why: None
+    on: EngineName
+    changed: ChangedPartial | None
+    give_up: Callable[[str], None]
 
     def is_small(self, most: int) -> bool:
         """Whether they take less memory than ``most`` bytes."""

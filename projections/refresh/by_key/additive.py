@@ -22,7 +22,7 @@ from tailrace.eventstore.errors import HistoryGone
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections.compute.bucket import BucketTask
-from tailrace.projections.compute.read_plan import plan_reads, require_changes
+from tailrace.projections.compute.read_plan import plan_input, require_changes
 from tailrace.projections.definition.lineage import Direct, Lineage
 from tailrace.projections.definition.model import Additive, NoStage, State
 from tailrace.projections.generations.difference import HASH
@@ -62,7 +62,7 @@ def compute_additively(
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     source = projection.inputs[additive.input]
     assert isinstance(source, State), "others do not add up"
-    whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism).inputs[additive.input]
+    whole = plan_input(ctx.store, source, step.cut)
     assert isinstance(whole, StateInput), "the input is a State"
     columns = tuple(column.name for column in whole.selected_columns)
     window = RefreshWindow.of(step, Lineage((), {additive.input: Direct(columns)}, ()), from_epoch)

@@ -47,7 +47,7 @@ from tailrace.projections.compute.scalar_subqueries import SubqueryValue
 from tailrace.projections.definition.lineage import Direct, Lineage, Link, Path, lineage_of
 from tailrace.projections.definition.model import Projection, ProjectionFailed, Result, State
 from tailrace.projections.generations.difference import HASH
-from tailrace.projections.generations.key_set import KeySet, Mask
+from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_input import changed_keys_of
 from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
@@ -351,10 +351,7 @@ def compare_buckets(
     else:
         touched = sorted({*task.previous, *buckets.tolist()})
 
-    def has(table: pa.Table) -> Mask:
-        return affected.matches([table[name] for name in lineage.key])
-
-    some = KeySubset(has, np.unique(affected.hashes) if by_hash else None)
+    some = KeySubset.of(affected, lineage.key, whole=by_hash)
     if not task.storage.remote and len(affected) < _KEYS_WORTH_THREADS:
         return task.compare_keys(rows, some, touched)
 

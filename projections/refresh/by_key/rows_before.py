@@ -6,16 +6,15 @@ this process from then on (``KeptRows``), and found there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.key_lookup import ChangedKeys, TooLarge, state_of_keys
-from tailrace.projections.compute.char_padding import unpad
+from tailrace.eventstore.state.key_lookup import ChangedKeys
 from tailrace.projections.compute.frames import read_buckets
-from tailrace.projections.compute.patched_files import keys_between, shows_keys
+from tailrace.projections.compute.patched_files import changed_rows, shows_keys
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.refresh.by_key.restricted_inputs import Inputs
@@ -39,10 +38,12 @@ def rows_before(
     keys = KeySet.of([cells[column] for column in _key(planned)])
     what = planned.topic.text, tuple(names), tuple(sorted(planned.on_unreadable.items()))
 
+    def since(earlier: Cut) -> ChangedRows | None:
+        limit = ctx.settings.projections.incremental_bytes
+        return changed_rows(ctx.store, planned, earlier, before.cut, names, limit)
+
     def look_up() -> pa.Table:
-        found = ctx.kept_rows.find(
-            what, before.cut, keys, lambda at: _since(ctx, planned, names, at, before.cut)
-        )
+        found = ctx.kept_rows.find(what, before.cut, keys, since)
         if found is not None:
             return found
         began = ctx.clock()
@@ -58,18 +59,3 @@ def rows_before(
 
 def _key(planned: StateInput) -> list[str]:
     return [column.name for column in planned.target.key]
-
-
-def _since(
-    ctx: ProjectionContext, planned: StateInput, names: Sequence[str], earlier: Cut, cut: Cut
-) -> ChangedRows | None:
-    """What changed between two positions; None where the log does not say, or it is too much."""
-    store, limit = ctx.store, ctx.settings.projections.incremental_bytes
-    keys = keys_between(store, planned, earlier, cut)
-    if keys is None:
-        return None
-    try:
-        rows = state_of_keys(store.storage, planned, keys.hashes, limit, keys.matches)
-    except TooLarge:
-        return None
-    return ChangedRows(keys, unpad(rows, planned.selected_columns).select(list(names)))
