@@ -21,10 +21,10 @@ from tailrace.eventstore.log import sources
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.maintenance.files.fold import FoldResult, fold
-from tailrace.eventstore.maintenance.files.merge import MergeResult, merge
+from tailrace.eventstore.maintenance.files.merge import MergeResult
 from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.seal import seal
-from tailrace.eventstore.maintenance.rounds import Round, maintain
+from tailrace.eventstore.maintenance.rounds import Round, maintain, merge_files
 from tailrace.eventstore.maintenance.state_runs.compact import CompactionResult, compact
 from tailrace.eventstore.maintenance.state_runs.write import Workers
 from tailrace.eventstore.metadata import topics
@@ -199,7 +199,7 @@ class Store(Log):
 
     def merge(self) -> list[MergeResult]:
         """Make few large files of many small neighbours; readers see no difference. Gives what was merged."""
-        return list(merge(self, self.settings.upkeep.memory_bytes))
+        return list(merge_files(self))
 
     def fold(self) -> list[FoldResult]:
         """Move rows of old epochs from the catalog to files; look-ups see no difference. Gives what was written."""

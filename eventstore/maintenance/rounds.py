@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -21,18 +21,20 @@ from tailrace.eventstore.errors import Fenced, TailraceError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import tiers
 from tailrace.eventstore.maintenance.files.fold import fold
-from tailrace.eventstore.maintenance.files.merge import merge
+from tailrace.eventstore.maintenance.files.merge import MergeResult, merge
 from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.owner import require_own_segments
 from tailrace.eventstore.maintenance.files.retired import collect_retired
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.retention.apply import RetentionResult, retain, retention_due
 from tailrace.eventstore.maintenance.retention.archive import ArchiveFailure, remove_abandoned_copies
+from tailrace.eventstore.maintenance.retention.holds import registered_readers
 from tailrace.eventstore.maintenance.retention.plan import HeldRows, check_policies
 from tailrace.eventstore.maintenance.state_runs.compact import CompactionResult, compact
 from tailrace.eventstore.maintenance.state_runs.due import due_runs
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.time import from_micros, now_micros
+from tailrace.eventstore.model.topic import TopicId
 
 _T = TypeVar("_T")
 SEAL_BYTES = 16 << 20  # of small epochs are worth a round, however few they are
@@ -115,7 +117,7 @@ def maintain(
         with suppress(Fenced):  # by a job, which seals all there is before it reads
             sealed = seal(log)
         merged = _collect(
-            merge(log, log.settings.upkeep.memory_bytes),
+            merge_files(log),
             lambda done: report(f"merging: {sum(each.files for each in done):,} files to {len(done):,}"),
         )
         report("retention")
@@ -191,6 +193,15 @@ def _record(log: Log, done: Round) -> None:
         connection.execute(
             insert(table).values(id=1, finished_at=now_micros(), report=json.dumps(asdict(done)))
         )
+
+
+def merge_files(log: Log) -> Iterator[MergeResult]:
+    """As ``merge``, but for what readers have read and have yet to read."""
+
+    def positions(topic: TopicId) -> set[int]:
+        return {reader.epoch for reader in registered_readers(log, topic)}
+
+    return merge(log, log.settings.upkeep.memory_bytes, positions)
 
 
 def is_due(log: Log) -> bool:

@@ -12,7 +12,7 @@ A crash before 4 leaves an orphan, after it nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ from tailrace.eventstore.segment.merge import joined_ranges, require_content, re
 from tailrace.eventstore.segment.segment import folder_of
 
 _Row = Row[*tuple[Any, ...]]
+Positions = Callable[[TopicId], Collection[int]]
+"""The epochs up to which the readers of a topic have read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,13 @@ class MergeResult:
     bytes_written: int
 
 
-def merge(log: Log, memory_bytes: int) -> Iterator[MergeResult]:
-    """Merge until no group is left, one file per step, within that many bytes of decoded rows. Raises Fenced when
-    another merge began; what was done until then stays."""
+def merge(log: Log, memory_bytes: int, positions: Positions = lambda _: ()) -> Iterator[MergeResult]:
+    """Merge until no group is left, one file per step, within that many bytes of decoded rows. ``positions``: see
+    ``tiers``. Raises Fenced when another merge began; what was done until then stays."""
     term: int | None = None
     for topic_id, topic in _topics(log):
-        while groups := _groups(log, topic_id):
+        read_up_to = positions(topic)
+        while groups := _groups(log, topic_id, read_up_to):
             for group in groups:
                 if term is None:
                     term = terms.begin(log.catalog, terms.MERGE)
@@ -64,7 +67,7 @@ def _topics(log: Log) -> list[tuple[int, TopicId]]:
         return [(row.id, TopicId.parse(row.name)) for row in rows]
 
 
-def _groups(log: Log, topic_id: int) -> list[list[_Row]]:
+def _groups(log: Log, topic_id: int, positions: Collection[int]) -> list[list[_Row]]:
     table = tables.segments
     with log.catalog.read() as connection:
         query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
@@ -73,9 +76,10 @@ def _groups(log: Log, topic_id: int) -> list[list[_Row]]:
             query = query.where(table.c.last_epoch < unsealed)
         rows = {row.path: row for row in connection.execute(query)}
     files = [
-        tiers.TierFile(row.path, row.version, row.first_row, row.rows, row.bytes) for row in rows.values()
+        tiers.TierFile(row.path, row.version, row.first_row, row.rows, row.bytes, row.last_epoch)
+        for row in rows.values()
     ]
-    return [[rows[file.path] for file in group] for group in tiers.plan(files)]
+    return [[rows[file.path] for file in group] for group in tiers.plan(files, positions)]
 
 
 def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> MergeResult:

@@ -5,11 +5,14 @@ file is full at ``TARGET_BYTES``. Files before a full file, a gap or another ver
 are merged at once. At the growing end ``FAN_IN`` files of about one size make one; a smaller one between
 larger ones goes along. So each growing end holds at most ``FAN_IN - 1`` files of each tier, and before each full file
 there is at most one that is not.
+
+What a reader has read is not merged with what it has yet to read: a refresh would read a table of millions of rows for
+the few that came last. So each position of a reader between files is a growing end, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 FAN_IN = 8
@@ -26,35 +29,40 @@ class TierFile:
     first_row: int
     rows: int
     bytes: int
+    last_epoch: int = 0
 
     @property
     def end_row(self) -> int:
         return self.first_row + self.rows
 
 
-def plan(files: Sequence[TierFile]) -> list[list[TierFile]]:
-    """Groups to be merged, in order, each into one; empty when nothing is to be done. ``files`` in the topic's order.
-    Merging them may make new groups."""
-    sections = list(_sections(files))
+def plan(files: Sequence[TierFile], positions: Collection[int] = ()) -> list[list[TierFile]]:
+    """Groups to be merged, in order, each into one; empty when nothing is to be done. ``files`` in the topic's order,
+    ``positions``: the epochs up to which its readers have read. Merging them may make new groups."""
     groups: list[list[TierFile]] = []
-    for at, section in enumerate(sections):
-        groups += _full_groups(section) if at < len(sections) - 1 else _tier_groups(section)
+    for section, grows in _sections(files, positions):
+        groups += _tier_groups(section) if grows else _full_groups(section)
     return groups
 
 
-def _sections(files: Sequence[TierFile]) -> Iterator[list[TierFile]]:
-    """Neighbours that are not full. Each full file ends one, as does the last file when nothing can follow it."""
+def _sections(files: Sequence[TierFile], positions: Collection[int]) -> Iterator[tuple[list[TierFile], bool]]:
+    """Neighbours that are not full, and whether they may get new ones. Each full file ends a section, as does the last
+    file when nothing can follow it."""
     section: list[TierFile] = []
     for at, file in enumerate(files):
-        if at and (files[at - 1].end_row != file.first_row or files[at - 1].version != file.version):
-            yield section
+        before = files[at - 1] if at else None
+        if before is not None and (before.end_row != file.first_row or before.version != file.version):
+            yield section, False
+            section = []
+        elif before is not None and any(before.last_epoch <= each < file.last_epoch for each in positions):
+            yield section, True
             section = []
         if file.bytes >= TARGET_BYTES:
-            yield section
+            yield section, False
             section = []
         else:
             section.append(file)
-    yield section
+    yield section, True
 
 
 def _full_groups(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:

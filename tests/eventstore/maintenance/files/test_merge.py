@@ -383,6 +383,37 @@ def test_what_stands_before_a_full_file_is_merged_whatever_there_is() -> None:
     ]
 
 
+def test_what_a_reader_has_read_is_not_merged_with_what_it_has_yet_to_read() -> None:
+    """Else the few rows that came last would lie among all those of the table."""
+    files = [tiers.TierFile(f"f{at}", 1, at, 1, 2 << 20, at) for at in range(tiers.FAN_IN)]
+    assert tiers.plan(files) == tiers.plan(files, [100]) == tiers.plan(files, [7]) == [files]
+    assert tiers.plan(files, [6]) == tiers.plan(files, [0, 6]) == []
+    later = tiers.TierFile("later", 1, tiers.FAN_IN, 1, 2 << 20, 500)
+    assert tiers.plan([*files, later], [8]) == [files], "where it has read ends, also within a file"
+    full = tiers.TierFile("full", 1, tiers.FAN_IN, 1, tiers.TARGET_BYTES, 8)
+    assert tiers.plan([*files, full], [4]) == [files[5:]], "before a full file nothing new can come"
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_files_are_merged_up_to_where_the_readers_of_their_topic_are(new_store: StoreFactory) -> None:
+    store = new_store()
+    fill(store, 14)
+    group = store.group("mail", topics=[ORDERS.text], start=5)
+    store.seal()
+
+    def spans() -> list[tuple[int, int]]:
+        store.merge()
+        table = tables.segments.c
+        query = select(table.first_epoch, table.last_epoch).order_by(table.first_row)
+        query = query.join(tables.topics).where(tables.topics.c.name == ORDERS.text)
+        with store.catalog.read() as connection:
+            return [(first, last) for first, last in connection.execute(query)]
+
+    assert all(last <= 6 or first > 4 for first, last in spans()), spans()
+    group.delete()
+    assert spans()[0] == (1, 7)
+
+
 def test_versions_and_gaps_are_never_merged() -> None:
     one = [tiers.TierFile("a", 1, 0, 10, 5), tiers.TierFile("b", 2, 10, 10, 5)]
     gap = [tiers.TierFile("a", 1, 0, 10, 5), tiers.TierFile("b", 1, 20, 10, 5)]
