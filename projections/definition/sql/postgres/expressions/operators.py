@@ -50,7 +50,7 @@ def arithmetic(name: str, left: Value, right: Value, zone: str) -> Value:
     if names & {"float4", "float8"} or name == "^":
         return _float(name, left, right)
     if "numeric" in names:
-        text = f"({left.sql} {name} {right.sql})"
+        text = f"({_as_decimal(left)} {name} {_as_decimal(right)})"
         return Value(_no_large(text) if name == "/" else text, _numeric_result(name, left.type, right.type))
     kind = common_type([left, right])
     assert kind is not None
@@ -59,6 +59,16 @@ def arithmetic(name: str, left: Value, right: Value, zone: str) -> Value:
     one, other = implicit(left, kind), implicit(right, kind)
     assert one is not None and other is not None
     return Value(f"({one.sql} {name} {other.sql})", kind)
+
+
+def _as_decimal(value: Value) -> str:
+    """A whole number as it is written has its own digits beside a decimal. Spark knows that; Sail takes it for any
+    integer, and gives the result more digits than Spark does."""
+    return (
+        f"{value.constant}BD"
+        if value.constant == value.sql.removesuffix("L") and value.type.is_integer
+        else value.sql
+    )
 
 
 def _no_large(quotient: str) -> str:
