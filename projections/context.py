@@ -23,6 +23,7 @@ from tailrace.projections.definition.load import BrokenProject
 from tailrace.projections.definition.model import Projection, Stage
 from tailrace.projections.generations.generation import Generation, Pin
 from tailrace.projections.generations.kept_answers import KeptAnswers
+from tailrace.projections.round.builds import Builds
 from tailrace.projections.round.files import RoundFiles
 from tailrace.projections.round.kept_rows import KeptRows
 from tailrace.projections.round.plans import KeptPlans
@@ -136,6 +137,7 @@ class ProjectionContext:
         # By the names of partial results; None where there are none.
         self.stages: dict[str, Stage | None] = {}
         self.witness_time = WitnessTime()
+        self.builds = Builds()
         self.round_files = RoundFiles()
         self.kept_plans = KeptPlans()
         self.kept_rows = KeptRows(
@@ -231,6 +233,11 @@ class ProjectionContext:
             f"there is no projection {name!r}",
             hint=did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}",
         )
+
+    def end_build(self, name: str) -> None:
+        """A projection was built, or could not be: after the last one their inputs are not read from files again."""
+        if self.builds.end(name):
+            self.round_files.forget_all()
 
     def live(self, name: str) -> Generation | None:
         return self.generations_and_live(name)[1]

@@ -37,7 +37,7 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.edited import DefinitionFiles
-from tailrace.projections.lifecycle.catch_up import begin_under_lease, undefined_outcomes
+from tailrace.projections.lifecycle.catch_up import begin_under_lease, plan_first_builds, undefined_outcomes
 from tailrace.projections.refresh.beside import Beside, Refreshed
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.refresh import RefreshOutcome
@@ -231,6 +231,7 @@ def run(
         schedule.note_outcomes(done, clock())
 
     with refresh_lease(ctx, [each.name for each in selected]), kept_connections(), Beside(ctx) as beside:
+        plan_first_builds(ctx, [each.name for each in selected])
         while True:
             for done in beside.take():
                 settle(done)

@@ -161,16 +161,16 @@ def _label(projection: Projection) -> str:
 
 
 def compute(
-    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report, label: str
 ) -> list[BucketOutcome]:
     """Run the result through the task. Every bucket that is not left out has an outcome, also one without rows.
-    ``report`` gets the number of buckets that are done.
+    ``report`` gets the number of buckets of ``label`` that are done.
 
     Raises ProjectionFailed when the function's code fails, when a row has a NULL in its key, or two rows one key.
     Whatever it raises, files that were written are removed, except those that another attempt at a build can take over.
     """
     try:
-        return _compute(projection, result, task, report)
+        return _compute(projection, result, task, report, label)
     except FOR_GOOD:
         task.discard()
         raise
@@ -180,13 +180,13 @@ def compute(
 
 
 def _compute(
-    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report, label: str
 ) -> list[BucketOutcome]:
     placement = task.placement
     finished, total = len(placement.without), len(placement.buckets)
     if finished == total:
         return []
-    step = f"computing {projection.name}"
+    step = f"computing {label}"
     with (
         translate_errors(projection, "computing its result"),
         report_buckets(result.sparkSession, report, step, finished, total) as counted,
@@ -213,7 +213,7 @@ def _compute(
 
 
 def compute_here(
-    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report, label: str
 ) -> list[BucketOutcome]:
     """As ``compute``, in this process: for a result that a few rows lead to. Raises what ``compute`` raises."""
     with translate_errors(projection, "computing its result"):
@@ -224,7 +224,7 @@ def compute_here(
     except BaseException:
         task.discard()
         raise
-    report(f"computing {projection.name}", len(outcomes), len(outcomes), "buckets")
+    report(f"computing {label}", len(outcomes), len(outcomes), "buckets")
     return outcomes
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -48,6 +49,21 @@ def input_folder(
                 wider = plan_input(ctx.store, replace(source, columns=names), cut)
                 return _folder(ctx, source, wider, wanted, cut)
     return _folder(ctx, source, planned, columns, cut)
+
+
+def some_rows(folder: Path, names: Sequence[str], count: int, random: Random) -> pa.Table:
+    """So many rows of an input's files, or all, in these columns."""
+    pieces: list[pa.RecordBatch] = []
+    paths = sorted(folder.iterdir())
+    for path in random.sample(paths, len(paths)):
+        with pq.ParquetFile(path, memory_map=True) as file:
+            schema = pa.schema([file.schema_arrow.field(name) for name in names])
+            groups = random.sample(range(file.num_row_groups), file.num_row_groups)
+            for batch in file.iter_batches(count, groups, list(names)):
+                pieces.append(batch.slice(0, count - sum(map(len, pieces))))
+                if sum(map(len, pieces)) == count:
+                    return pa.Table.from_batches(pieces, schema)
+    return pa.Table.from_batches(pieces, schema)
 
 
 def _folder(

@@ -54,6 +54,7 @@ from tailrace.projections.lifecycle.promote import (
 )
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.apply import ApplyResult, apply
+from tailrace.projections.refresh.by_stage import by_stage
 from tailrace.projections.refresh.lock import build_lease, refresh_lease
 from tailrace.projections.refresh.plan import Full
 from tailrace.projections.refresh.record import record_applied, record_failures
@@ -182,7 +183,8 @@ def _fill(
                 cut = resume.position_of(ctx, projection, generation, leftovers)
             cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
             decided = Full(0, cut.epoch, "it has no result yet")
-            taken = take_step(StepInput(ctx, projection, generation, cut), decided, leftovers)
+            step = by_stage(StepInput(ctx, projection, generation, cut), decided)
+            taken = take_step(step, decided, leftovers)
         applied = apply(ctx, generation)
         record_applied(ctx, projection, generation, started, applied, taken)
     done: list[ApplyResult | RefreshOutcome] = [applied]

@@ -52,6 +52,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[RefreshOutcome] = []
+    plan_first_builds(ctx, selected)
     with ctx.store.look.taken(cut), kept_connections():
         for done, name in enumerate(refresh_order(ctx.projections, selected)):
             ctx.report("refreshing", done, len(selected), "projections")
@@ -78,7 +79,19 @@ def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Refre
         return _begin(ctx, name, cut)
 
 
+def plan_first_builds(ctx: ProjectionContext, names: Sequence[str]) -> None:
+    """What is refreshed next: those among it that were never built read the tables that they share once."""
+    ctx.builds.plan(ctx.projections[name] for name in names if ctx.store.derived.live(name) is None)
+
+
 def _begin(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
+    try:
+        return _begin_or_build(ctx, name, cut)
+    finally:
+        ctx.end_build(name)
+
+
+def _begin_or_build(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
     started = datetime.now(UTC)
     try:
         with record_failures(ctx, name, "refresh", None):

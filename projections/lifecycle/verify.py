@@ -202,7 +202,7 @@ def _outcomes(
             results = files_of(steps[0]).results if steps else {}
             complete = _mark_lost_results(ctx, projection, generation, cut, results)
             outcomes += compute_at(
-                StepInput(ctx, projection, complete, cut, on, from_files=on == "sail"), task, results
+                StepInput(ctx, projection, complete, cut, on, on == "sail", on == "sail"), task, results
             )
             epoch = part.fence.epoch
     return epoch, outcomes

@@ -5,10 +5,9 @@ the first ten; and for sums over groups of many rows, as changed rows alone say 
 results (``Stage``) are a generation of their own, without a sink, which nobody is shown:
 
   - *Begun* when the last refreshes computed everything and that took long; where they add up, when the last refreshes
-    took long, or at once if the input is large. They belong to one generation of the definition: a rebuild begins
-    without them.
+    took long, or by the first build if the input is large. They belong to one generation of the definition.
   - *Refreshed* to the position before the step is taken, as any result that another reads.
-  - *Left behind* for some refreshes where all of them had to be computed anew: that is no less work.
+  - *Left behind* for some refreshes where all of them had to be computed anew: that is no less work. Not so sums.
   - *Dropped* with their generation, or when they would be others than before.
 
 ``verify`` computes the definition as it is written. So it proves the partial results too.
@@ -143,10 +142,13 @@ def _stage_generation(ctx: ProjectionContext, generation: Generation) -> Generat
 
 
 def _is_worth_it(step: StepInput, decided: Full | Incremental) -> bool:
-    if step.last is None or (isinstance(decided, Full) and (decided.from_epoch == 0 or decided.afresh)):
-        return False
-    generation, was_full, stages = step.generation, files_of(step.last).kind == "full", step.definition.stages
+    generation, stages = step.generation, step.definition.stages
     is_for_sums = stages is not None and stages.may_add and not is_row_by_row(step)
+    if step.last is None:
+        return is_for_sums and _is_large(step) and _adds_up(step)
+    if isinstance(decided, Full) and (decided.from_epoch == 0 or decided.afresh):
+        return False
+    was_full = files_of(step.last).kind == "full"
     if not was_full and not is_for_sums:
         return False
     records = step.ctx.store.run_records.latest(
@@ -155,8 +157,11 @@ def _is_worth_it(step: StepInput, decided: Full | Incremental) -> bool:
     mine = [each for each in records if each.generation == generation.number]
     if was_full and _is_long(step, mine):
         return True
-    is_large = is_for_sums and not is_small(step.ctx, reads_of(step))
-    return is_for_sums and (is_large or _is_slow(step, mine)) and _adds_up(step)
+    return is_for_sums and (_is_large(step) or _is_slow(step, mine)) and _adds_up(step)
+
+
+def _is_large(step: StepInput) -> bool:
+    return not is_small(step.ctx, reads_of(step))
 
 
 def _is_slow(step: StepInput, records: Sequence[RunRecord]) -> bool:
@@ -235,7 +240,8 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         _record(ctx, taken, started)
         prune(ctx, generation, stage.partial)
         keys = taken.keys
-        if keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS:
+        in_vain = keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS
+        if in_vain and stage.partial.additive is None:  # sums may follow the next changes all the same
             ctx.in_vain.note(generation.projection)
     result = plan_result(ctx.store, generation.projection, step.cut, generation.number)
     parity = parity_of(replace(inner, asked=Asked())) if sail_is_wanted(ctx) else None

@@ -22,12 +22,12 @@ def compute_at(
     """
     ctx, projection, generation = step.ctx, step.projection, step.generation
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
-    ctx.report(f"reading for {projection.name}", 0, None, "")
+    ctx.report(f"reading for {step.label}", 0, None, "")
     sources = ResultSources(results or {}, ctx.computed_inputs(generation.pin))
     reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=sources)
     with step.engine.active():
         result = step.engine.result(projection, reads)
         require_schema(projection, generation.schema, str(generation), result)
-        ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
-        take = compute_here if step.from_files else compute
-        return take(projection, result, task, ctx.report)
+        ctx.report(f"computing {step.label} from {reads.rows:,} changes", 0, None, "")
+        take = compute_here if step.here else compute
+        return take(projection, result, task, ctx.report, step.label)

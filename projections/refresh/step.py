@@ -175,7 +175,10 @@ def _witnessed(
     _log.warning("%s is computed by Spark from now on: %s", step.generation, failed)
     task.discard()
     return ComputedStep(
-        compute_at(replace(step, on="spark", from_files=False), task), "full", failed, cause="proof"
+        compute_at(replace(step, on="spark", from_files=False, here=False), task),
+        "full",
+        failed,
+        cause="proof",
     )
 
 
@@ -236,7 +239,7 @@ def _compute_over(
     here = small and runs_here(spark.master)
     changed = partial.changed
     on: EngineName = partial.on if here or changed is not None else "spark"
-    over = replace(step, definition=partial.over, on=on, from_files=here, partial=None)
+    over = replace(step, definition=partial.over, on=on, from_files=here, here=here, partial=None)
     if changed is None:
         outcomes = compute_at(over, task, partial.generations)
     elif not len(changed.keys):
@@ -290,7 +293,7 @@ def _compute_on(
             in_vain = clock() - began if error.cause == "cost" else math.inf if error.cause == "size" else 0.0
     step, began = for_all_rows(step, last), clock()
     outcomes = compute_at(step, task)
-    if in_vain > clock() - began:
+    if in_vain > clock() - began and step.definition.additive is None:  # sums may follow the next changes
         step.ctx.in_vain.note(name)
     return ComputedStep(outcomes, "full", reason, cause=cause, on=step.on, seconds=clock() - began)
 

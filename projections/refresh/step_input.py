@@ -63,6 +63,7 @@ class Asked:
 class StepInput:
     """A generation, the definition it is refreshed by, the position that its next step leads to, and what computes
     it: ``on`` which engine, and whether that reads the inputs from files of this machine, which projections share.
+    ``here``: whether this process takes all rows of the result, without tasks.
     ``partial``: the partial results that it is computed of, where it is. ``read_by``: where these are partial results,
     the step over them."""
 
@@ -72,6 +73,7 @@ class StepInput:
     cut: Cut
     on: EngineName = "spark"
     from_files: bool = False
+    here: bool = False
     partial: Partial | None = None
     read_by: StepInput | None = field(default=None, repr=False, compare=False)
     asked: Asked = field(default_factory=Asked, repr=False, compare=False)
@@ -86,6 +88,12 @@ class StepInput:
     def projection(self) -> Projection:
         """The definition with what its inputs affect by the columns that they have when this is first asked."""
         return followed(self.ctx.store, self.definition)
+
+    @property
+    def label(self) -> str:
+        """What it computes, for people: partial results have no name that they gave."""
+        over = self.read_by
+        return self.definition.name if over is None else f"partial results of {over.definition.name}"
 
     @property
     def held(self) -> Generation:

@@ -54,6 +54,11 @@ class RoundFiles:
                 self._held[key] = held = Earlier(cut, folder)
             return held.folder
 
+    def forget_all(self) -> None:
+        with self._lock:
+            for key in list(self._held):
+                self._remove(key)
+
     def _root(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="tailrace-inputs-"))

@@ -87,21 +87,24 @@ def choose(
 ) -> tuple[StepInput, Full | Incremental]:
     """The step on the engine that takes it, and in the way that it is taken there. ``last``: the step before."""
     ctx = step.ctx
-    if last is None or step.generation.pin is not None or not runs_here(ctx.settings.spark.master):
+    if step.generation.pin is not None or not runs_here(ctx.settings.spark.master):
         return step, decided
     reads = reads_of(step)
     if unreadable(reads) is not None:
         return step, decided
+    if last is None:
+        return replace(step, from_files=_is_read_again(step, reads) and _is_plain(step, reads)), decided
     held, adds = is_held(step, last), step.definition.additive is not None
     parity = parity_of(step) if sail_is_wanted(ctx) else None
     if parity is None or parity.failed is not None:
-        step = replace(step, from_files=held and is_small(ctx, reads) and _is_plain(step, reads))
-        quick = step.from_files and parity is not None and _was_quick(step)
+        plain = held and is_small(ctx, reads) and _is_plain(step, reads)
+        step = replace(step, from_files=plain, here=plain)
+        quick = plain and parity is not None and _was_quick(step)
         if quick and isinstance(decided, Incremental) and not adds:
             return step, _in_full(decided, _QUICK)
         return step, decided
     whole = held and may_be_read_whole(ctx, reads)
-    on_sail = replace(step, on="sail", from_files=True)
+    on_sail = replace(step, on="sail", from_files=True, here=True)
     if isinstance(decided, Full):
         return (on_sail if whole else step), decided
     if adds:
@@ -119,6 +122,13 @@ def choose(
     if whole or not read_whole or is_small(ctx, reads_of(step, read_whole)):
         return on_sail, decided
     return step, decided
+
+
+def _is_read_again(step: StepInput, reads: ReadPlan) -> bool:
+    """Whether other builds of this process read the rows of an input, too, and files have room for them."""
+    topics = {each.topic for each in step.projection.inputs.values() if isinstance(each, State)}
+    room = step.ctx.settings.projections.kept_rows_bytes
+    return not topics.isdisjoint(step.ctx.builds.shared) and reads.stored_bytes * DECODED < room
 
 
 def is_row_by_row(step: StepInput) -> bool:
@@ -146,7 +156,7 @@ def for_all_rows(step: StepInput, last: DerivedRun | None) -> StepInput:
         return step
     if last is not None and is_held(step, last) and may_be_read_whole(step.ctx, reads_of(step)):
         return step
-    return replace(step, on="spark", from_files=False)
+    return replace(step, on="spark", from_files=False, here=False)
 
 
 def is_quick(step: StepInput) -> bool:

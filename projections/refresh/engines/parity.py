@@ -35,6 +35,7 @@ from tailrace.projections.compute.engine import (
     frames_of_files,
 )
 from tailrace.projections.compute.frames import local_frame, read_buckets, shown_columns
+from tailrace.projections.compute.input_files import input_folder, some_rows
 from tailrace.projections.compute.read_plan import ReadPlan
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Projection, ProjectionFailed
@@ -98,7 +99,7 @@ def _compared(step: StepInput, files: StepFiles) -> Parity | None:
     refused = unreadable(reads := reads_of(step))
     if refused is not None:
         return Parity(sail_version(), versions, refused)
-    step.ctx.report(f"comparing Sail with Spark for {step.projection.name}", 0, None, "")
+    step.ctx.report(f"comparing Sail with Spark for {step.label}", 0, None, "")
     whole, sail = may_be_read_whole(step.ctx, reads), SailEngine(step.ctx)
     try:
         if whole:  # files that Sail reads are those of other projections too, and no part of what it takes
@@ -106,7 +107,7 @@ def _compared(step: StepInput, files: StepFiles) -> Parity | None:
                 sail.frames(step.projection, reads)
         if not whole:
             _require_sampled(step)
-        rows = {name: _some_rows(step, reads, name, _EDGE_ROWS) for name in reads.inputs}
+        rows = {name: _some_rows(step, reads, name).slice(0, _EDGE_ROWS) for name in reads.inputs}
         if (edges := _edges_differ(step, rows, partial(_keys_of, reads))) is not None:
             return Parity(sail_version(), versions, edges)
         found = difference_on("sail", step, files)
@@ -135,9 +136,10 @@ def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> Compar
     """Compare what another engine gives with a result, which ``files`` hold. Raises NotComparable, and what computing
     raises."""
     reads, clock = reads_of(step), step.ctx.clock
-    other = replace(step, on=name, from_files=may_be_read_whole(step.ctx, reads))
+    whole = may_be_read_whole(step.ctx, reads)
+    other = replace(step, on=name, from_files=whole, here=whole)
     with step.ctx.store.pinned(f"projection {step.projection.name}"):
-        if not other.from_files:
+        if not whole:
             adds = step.definition.additive is not None
             return Compared(_some_differ(step, reads) if adds else _different(_sampled(other, files)))
         began = clock()
@@ -149,7 +151,7 @@ def difference_on(name: EngineName, step: StepInput, files: StepFiles) -> Compar
 
 def _some_differ(step: StepInput, reads: ReadPlan) -> str | None:
     """What differs over some rows: where values add up, a refresh sees few rows, and no others."""
-    rows = {name: _some_rows(step, reads, name, _SOME_ROWS) for name in reads.inputs}
+    rows = {name: _some_rows(step, reads, name) for name in reads.inputs}
     spark, sail = _on_both(step, partial(_local_frames, step.projection, rows))
     return None if spark == sail else "its rows over some rows of its input are others on Sail than on Spark"
 
@@ -271,21 +273,25 @@ def _edges_differ(
     return None
 
 
-def _some_rows(step: StepInput, reads: ReadPlan, name: str, count: int) -> pa.Table:
+def _some_rows(step: StepInput, reads: ReadPlan, name: str) -> pa.Table:
     """Some rows of an input, at each position others, as the function sees them."""
-    planned, source = reads.inputs[name], step.projection.inputs[name]
+    ctx, planned, source = step.ctx, reads.inputs[name], step.projection.inputs[name]
     names = shown_columns(planned, source)
-    pieces: list[pa.Table] = []
-    found = 0
-    for bucket in Random(f"{step.generation} {step.cut.epoch}").sample(
-        range(planned.buckets), planned.buckets
-    ):
-        for rows in read_buckets(step.ctx.store.storage, planned, range(bucket, bucket + 1)):
-            pieces.append(rows.select(names).slice(0, count - found))
-            found += pieces[-1].num_rows
-        if found >= count:
-            break
-    return pa.concat_tables(pieces)
+
+    def look_up() -> pa.Table:
+        random = Random(f"{step.generation} {step.cut.epoch}")
+        if step.from_files:  # they are there
+            folder, _ = input_folder(ctx, source, planned, step.cut, names)
+            return some_rows(folder, names, _SOME_ROWS, random)
+        pieces: list[pa.Table] = []
+        for bucket in random.sample(range(planned.buckets), planned.buckets):
+            for rows in read_buckets(ctx.store.storage, planned, range(bucket, bucket + 1)):
+                pieces.append(rows.select(names).slice(0, _SOME_ROWS - sum(map(len, pieces))))
+            if sum(map(len, pieces)) >= _SOME_ROWS:
+                break
+        return pa.concat_tables(pieces).combine_chunks()
+
+    return ctx.round_rows.get(("some", str(step.generation), name, step.cut.epoch), look_up)
 
 
 def _keys_of(reads: ReadPlan, name: str) -> list[str]:

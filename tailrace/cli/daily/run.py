@@ -171,6 +171,9 @@ def rebuild(
     codes = []
     with projection_context(invocation, f"rebuild {what}", master=master, take_over=take_over) as projections:
         wanted = _to_rebuild(invocation, projections, names)
+        projections.builds.plan(
+            projections.projections[name] for name in wanted if name in projections.projections
+        )
         for name in wanted:
             try:
                 built = build.rebuild(
@@ -182,6 +185,8 @@ def rebuild(
                 codes.append(report(error, invocation.output, verbose=invocation.verbose))
             else:
                 print_rebuilt(invocation, built)
+            finally:
+                projections.end_build(name)
     return worst_code(codes)
 
 

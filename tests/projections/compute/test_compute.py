@@ -55,7 +55,7 @@ class Generation:
         self.schema = output_schema(self.projection, result)
         placement = Placement(self.schema, self.projection.key, partitions=4, split=2)
         task = BucketTask(self.storage, placement, self.files, self.projection.tolerance, "derived/p/1", "t")
-        outcomes = compute(self.projection, result, task, self.report)
+        outcomes = compute(self.projection, result, task, self.report, self.projection.name)
         written = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
         self.files = StepFiles(*next_files(self.files, written), (), "", 0).buckets
         return outcomes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,7 @@ from tailrace.eventstore.store import Store
 from tailrace.projections import load_projections
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Additive
+from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh import by_stage
@@ -107,6 +108,35 @@ def test_sail_adds_what_it_was_seen_to_compute_and_a_witness_ends_partial_result
     (outcome,) = refresh(ctx, ["by_customer"])
     assert "partial results" not in outcome.reason
     assert verify(ctx, "by_customer").equal
+
+
+def test_the_first_build_of_a_large_table_makes_them_and_a_step_without_them_is_no_reason_to_leave_them(
+    shop: ShopLog, context: ProjectionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_stage, "_REFRESHES", 100)
+    monkeypatch.setattr(by_stage, "_LONG_SECONDS", 0.0)
+    settings = on_sail(context.settings, "spark", LARGE)
+    ctx = ProjectionContext(context.store, settings, context.projections, clock=standing_still)
+    assert not [each.error for each in refresh(ctx) if each.error is not None]
+    assert [ctx.generations(f"{name}.1")[0].state for name in QUERIES] == ["ready"] * len(QUERIES)
+
+    def reason(name: str) -> str:
+        shop.commit({"orders": [("c", shop.order(900 + shop.store.cut().epoch, customer_id=1))]})
+        (outcome,) = refresh(ctx, [name])
+        assert verify(ctx, name).equal
+        return outcome.reason
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tailrace.projections.refresh.step.compute_additively", _too_large)
+        assert reason("by_customer").endswith("by way of partial results, all of which were computed anew")
+    assert reason("by_customer").endswith("by way of partial results, 1 key of which were computed anew")
+    rebuild(ctx, "by_customer")
+    assert reason("by_customer").endswith("by way of partial results, 1 key of which were computed anew")
+    assert ctx.generations("by_customer.2")[0].state == "ready"
+
+
+def _too_large(*_: object) -> NoReturn:
+    raise NotIncremental("its rows took too much memory", "size")
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
