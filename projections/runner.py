@@ -230,7 +230,12 @@ def run(
                 news.note(outcome)  # what the stop itself cut off is no news
         schedule.note_outcomes(done, clock())
 
-    with refresh_lease(ctx, [each.name for each in selected]), kept_connections(), Beside(ctx) as beside:
+    with (
+        refresh_lease(ctx, [each.name for each in selected]),
+        kept_connections(),
+        ctx.kept_rows.at_work(),
+        Beside(ctx) as beside,
+    ):
         plan_first_builds(ctx, [each.name for each in selected])
         while True:
             for done in beside.take():

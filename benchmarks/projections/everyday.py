@@ -12,8 +12,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psycopg
-
 from benchmarks.cdc.capture import Installation
 from benchmarks.cdc.latency import SERVER
 from benchmarks.clients import Client
@@ -123,19 +121,9 @@ def measure(options: Options, folder: Path) -> tuple[Delays, float]:
         began = time.monotonic()
         Client(ours.command("run", "--once"), folder / "run.log").finish()
         built = time.monotonic() - began
-        _begin_partial_results(ours, source, folder)
         (into := folder / "measured").mkdir()
         script = SCRIPT.format(rows=options["rows"])
         return delays_of(options, script, looks, ours, source, mart, into), built
-
-
-def _begin_partial_results(ours: Installation, source: PostgresServer, folder: Path) -> None:
-    """By refreshes of a few changed rows: they stay, so a running ``tailrace`` begins them once."""
-    for number in range(2):
-        with psycopg.connect(source.dsn(), autocommit=True) as connection:
-            connection.execute("UPDATE orders SET amount = amount + 1 WHERE id BETWEEN 1 AND 9")
-        for words in (("capture", "--until-idle"), ("run", "--once")):
-            Client(ours.command(*words), folder / f"{words[0]}-{number}.log").finish()
 
 
 SIZES = (

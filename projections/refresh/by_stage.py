@@ -60,7 +60,7 @@ from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 from tailrace.projections.refresh.plan_step import plan_generation
 from tailrace.projections.refresh.prune import prune
 from tailrace.projections.refresh.step import CommittedStep, take_step
-from tailrace.projections.refresh.step_input import Asked, ChangedPartial, Partial, StepInput
+from tailrace.projections.refresh.step_input import Asked, Partial, RowsOfKeys, StepInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -234,12 +234,15 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
     inner = StepInput(ctx, stage.partial, generation, step.cut, read_by=replace(step, definition=stage.over))
     decided = plan_generation(inner)
     keys: int | None = 0
+    changed: RowsOfKeys | None = None
     if not isinstance(decided, Nothing):
         started = datetime.now(UTC)
         taken = take_step(inner, decided)
         _record(ctx, taken, started)
         prune(ctx, generation, stage.partial)
         keys = taken.keys
+        if step.last is not None and step.last.to_epoch == taken.run.from_epoch:
+            changed = taken.rows
         in_vain = keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS
         if in_vain and stage.partial.additive is None:  # sums may follow the next changes all the same
             ctx.in_vain.note(generation.projection)
@@ -252,16 +255,14 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         keys,
         clock() - began,
         "sail" if parity is not None and parity.failed is None and parity.over else "spark",
-        _changed(step, stage, generation, result) if stage.by_key else None,
+        (changed or _changed(step, generation, result)) if stage.by_key else None,
         partial(_give_up, step),
     )
 
 
-def _changed(
-    step: StepInput, stage: Stage, generation: Generation, result: ResultInput
-) -> ChangedPartial | None:
-    """The partial results that are others than they were at the definition's last step; None where that is not known,
-    or they are many."""
+def _changed(step: StepInput, generation: Generation, result: ResultInput) -> RowsOfKeys | None:
+    """The partial results that may be others than they were at the definition's last step; None where that is not
+    known, or they are many."""
     ctx, last, name = step.ctx, step.last, generation.projection
     if last is None or result_at(ctx.store, name, last.to_epoch, generation.number) is None:
         return None
@@ -277,7 +278,7 @@ def _changed(
     )
     placed, wanted = dict(result.placed), result.buckets_of(keys.hashes)
     rows = read_results(storage, [placed[bucket] for bucket in wanted], schema, key, KeySubset.of(keys, key))
-    return ChangedPartial(keys, {stage.input: rows.drop_columns([HASH]).cast(schema)})
+    return RowsOfKeys(keys, rows.drop_columns([HASH]).cast(schema))
 
 
 def _begun(step: StepInput, stage: Stage) -> Generation:

@@ -57,7 +57,7 @@ from tailrace.projections.refresh.engines.parity import compare_engines, note_fa
 from tailrace.projections.refresh.engines.witness import witness
 from tailrace.projections.refresh.plan import Cause, Full, Incremental, NotIncremental
 from tailrace.projections.refresh.resume import Leftovers
-from tailrace.projections.refresh.step_input import Asked, Partial, StepInput
+from tailrace.projections.refresh.step_input import Asked, Partial, RowsOfKeys, StepInput
 from tailrace.projections.spark.session import runs_here
 
 _log = logging.getLogger("tailrace.projections")
@@ -73,7 +73,8 @@ _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves s
 @dataclass(frozen=True, slots=True)
 class ComputedStep:
     """What the buckets became, and why the step is of this ``kind``. ``keys``: how many were affected (None: all).
-    ``cause``: the kind of reason for a full one. ``seconds``: how long that took, without what was tried in vain."""
+    ``cause``: the kind of reason for a full one. ``seconds``: how long that took, without what was tried in vain.
+    ``rows``: those of the affected keys, where they are at hand."""
 
     outcomes: list[BucketOutcome]
     kind: Literal["full", "incremental"]
@@ -82,12 +83,13 @@ class ComputedStep:
     cause: Cause | None = None
     on: EngineName = "spark"
     seconds: float = 0.0
+    rows: RowsOfKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedStep:
-    """A step in the catalog. ``kind``, ``reason``, ``keys`` and ``cause`` are those of ``ComputedStep``; ``seconds`` is
-    how long it was computed (None: part of it was taken over), ``on`` which engine."""
+    """A step in the catalog. ``kind``, ``reason``, ``keys``, ``cause`` and ``rows`` are those of ``ComputedStep``;
+    ``seconds`` is how long it was computed (None: part of it was taken over), ``on`` which engine."""
 
     run: DerivedRun
     kind: Literal["full", "incremental"]
@@ -96,6 +98,7 @@ class CommittedStep:
     seconds: float | None
     cause: Cause | None
     on: EngineName = "spark"
+    rows: RowsOfKeys | None = None
 
 
 def take_step(
@@ -151,7 +154,14 @@ def take_step(
         compare_engines(replace(step, asked=Asked()), files_of(run))  # the proof may be new
     seconds = None if done else computed.seconds
     return CommittedStep(
-        run, computed.kind, computed.reason, computed.keys, seconds, computed.cause, computed.on
+        run,
+        computed.kind,
+        computed.reason,
+        computed.keys,
+        seconds,
+        computed.cause,
+        computed.on,
+        computed.rows,
     )
 
 
@@ -246,7 +256,8 @@ def _compute_over(
         outcomes = []
     else:
         lineage = Lineage(step.generation.key, {}, ())
-        rows = restricted_result(over, lineage, changed.rows, changed.keys)
+        (name,) = over.definition.inputs
+        rows = restricted_result(over, lineage, {name: changed.rows}, changed.keys)
         outcomes = written(over.projection, task, lineage, changed.keys, rows)
     reason = decided.reason if partial.keys is None else decided.reason.partition(";")[0]
     anew = "all" if partial.keys is None else f"{partial.keys:,} {'key' if partial.keys == 1 else 'keys'}"
@@ -285,8 +296,9 @@ def _compute_on(
             )
             reason += f", which affects {result.keys:,} key{'' if result.keys == 1 else 's'}"
             reason += f"; {any_of(result.unchanged)} did not change" if result.unchanged else ""
+            seconds = clock() - began
             return ComputedStep(
-                result.outcomes, "incremental", reason, result.keys, on=step.on, seconds=clock() - began
+                result.outcomes, "incremental", reason, result.keys, None, step.on, seconds, result.rows
             )
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause

@@ -21,12 +21,11 @@ from tailrace.projections.generations.result_input import results_at
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedPartial:
-    """Partial results of some keys, which are those of the definition's rows, too. ``rows``: by the name of the
-    input."""
+class RowsOfKeys:
+    """All ``rows`` of a result that have these ``keys``."""
 
     keys: KeySet
-    rows: Mapping[str, pa.Table]
+    rows: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Partial:
     keys: int | None
     seconds: float
     on: EngineName
-    changed: ChangedPartial | None
+    changed: RowsOfKeys | None
     give_up: Callable[[str], None]
 
     def is_small(self, most: int) -> bool:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.eventstore.disclosure import describe_error
-from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, hashes_of
@@ -96,16 +98,33 @@ class _HeldRows:
 
 
 class KeptRows:
-    """Tables by what they hold: files of ``most_bytes`` each, and layers of ``memory_bytes``, at most."""
+    """Tables by what they hold: files of ``most_bytes`` each, and layers of ``memory_bytes``, at most. A thread of its
+    own reads the rows while others work (``at_work``): ten million take 20 s. One thread at a time asks."""
 
     def __init__(self, most_bytes: int, memory_bytes: int) -> None:
         self._most_bytes, self._memory_bytes = most_bytes, memory_bytes
         self._held: dict[Hashable, _HeldRows] = {}
+        self._begun: dict[Hashable, Future[_HeldRows | None]] = {}
         self._refused: set[Hashable] = set()
         self._folder: Path | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._ended = threading.Event()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Inside, rows are kept. A process that ends before long does better to look them up."""
+        self._ended.clear()
+        with ThreadPoolExecutor(1, "tailrace-rows") as pool:
+            self._pool = pool
+            try:
+                yield
+            finally:
+                self._pool = None
+                self._ended.set()
 
     def find(self, what: Hashable, cut: Cut, keys: KeySet, since: Since) -> pa.Table | None:
         """The rows of some keys at a position, in the columns that were kept; None where they are not known."""
+        self._take_finished(what)
         held = self._held.get(what)
         if held is None or cut.epoch < held.cut.epoch:
             return None
@@ -119,50 +138,63 @@ class KeptRows:
         return held.rows_of(keys)
 
     def may_keep(self, what: Hashable) -> bool:
-        return what not in self._held and what not in self._refused
+        known = what in self._held or what in self._begun or what in self._refused
+        return self._pool is not None and not known
 
     def keep(self, what: Hashable, cut: Cut, key: Sequence[str], tables: Iterable[pa.Table]) -> None:
-        """Write all rows of a table at a position. Nobody needs them: where they are too large, cannot be read or
-        written, they are not kept by this process."""
-        try:
-            folder = Path(tempfile.mkdtemp(dir=self._root()))
-        except OSError as error:
-            self._refuse(what, error)
+        """Begin to write all rows of a table at a position. Nobody needs them: where they are too large, cannot be read
+        or written, they are not kept by this process."""
+        assert self._pool is not None, "may_keep"
+        self._begun[what] = self._pool.submit(self._written, cut, key, tables)
+
+    def finish(self) -> None:
+        """Wait for all that was begun."""
+        for what in list(self._begun):
+            self._begun[what].exception()
+            self._take_finished(what)
+
+    def _take_finished(self, what: Hashable) -> None:
+        begun = self._begun.get(what)
+        if begun is None or not begun.done():
             return
-        try:
-            files = self._files(folder, key, tables)
-        except (OSError, TailraceError) as error:
-            self._refuse(what, error)
-            files = []
-        if files:
-            self._held[what] = _HeldRows(cut, key, folder, files)
-        else:
-            self._refused.add(what)
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _refuse(self, what: Hashable, error: Exception) -> None:
-        _log.warning("rows of a table are not kept: %s", describe_error(error))
+        del self._begun[what]
+        held = None if begun.exception() is not None else begun.result()
+        if held is not None:
+            self._held[what] = held
+            return
         self._refused.add(what)
+        error = begun.exception()
+        if error is not None:
+            _log.warning("rows of a table are not kept: %s", describe_error(error))
 
-    def _files(self, folder: Path, key: Sequence[str], tables: Iterable[pa.Table]) -> list[pa.RecordBatch]:
-        """No file where they are too large."""
+    def _written(self, cut: Cut, key: Sequence[str], tables: Iterable[pa.Table]) -> _HeldRows | None:
+        """None where they are too large, or the end came before."""
+        folder = Path(tempfile.mkdtemp(dir=self._root()))
         files: list[pa.RecordBatch] = []
-        size = 0
-        for rows in tables:
-            size += rows.nbytes
-            if size > self._most_bytes:
-                return []
-            if rows.num_rows:
-                files.append(_mapped(by_hash(rows, key), folder / f"{len(files)}.arrow"))
-        return files
+        try:
+            size = 0
+            for rows in tables:
+                size += rows.nbytes
+                if size > self._most_bytes or self._ended.is_set():
+                    files = []
+                    break
+                if rows.num_rows:
+                    files.append(_mapped(by_hash(rows, key), folder / f"{len(files)}.arrow"))
+            return _HeldRows(cut, key, folder, files) if files else None
+        finally:
+            if not files:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def forget(self, what: Hashable) -> None:
+        begun = self._begun.pop(what, None)
+        if begun is not None and not begun.cancel():
+            begun.add_done_callback(_remove)
         held = self._held.pop(what, None)
         if held is not None:
             shutil.rmtree(held.folder, ignore_errors=True)
 
     def forget_all(self) -> None:
-        for what in list(self._held):
+        for what in [*self._held, *self._begun]:
             self.forget(what)
 
     def _root(self) -> Path:
@@ -170,6 +202,12 @@ class KeptRows:
             self._folder = Path(tempfile.mkdtemp(prefix="tailrace-rows-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder
+
+
+def _remove(written: Future[_HeldRows | None]) -> None:
+    held = None if written.cancelled() or written.exception() is not None else written.result()
+    if held is not None:
+        shutil.rmtree(held.folder, ignore_errors=True)
 
 
 def by_hash(rows: pa.Table, key: Sequence[str]) -> pa.RecordBatch:

@@ -38,7 +38,7 @@ from tailrace.projections.refresh.by_key.incremental import (
 )
 from tailrace.projections.refresh.by_key.rows_before import rows_before
 from tailrace.projections.refresh.plan import NotIncremental
-from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.refresh.step_input import RowsOfKeys, StepInput
 
 _DIGITS = 76
 """Of decimals of 256 bits, which hold sums of any values that a result has."""
@@ -79,7 +79,8 @@ def compute_additively(
     held = _rows_of(task, affected, key)
     result = added(held, before, now, additive, key)
     lineage = Lineage(key, {}, ())
-    return IncrementalResult(written(projection, task, lineage, affected, result), len(affected))
+    outcomes = written(projection, task, lineage, affected, result)
+    return IncrementalResult(outcomes, len(affected), rows=RowsOfKeys(affected, result))
 
 
 def _rows_of(task: BucketTask, keys: KeySet, key: Sequence[str]) -> pa.Table:

@@ -58,7 +58,7 @@ from tailrace.projections.refresh.by_key.subquery_values import (
     unchanged_values,
 )
 from tailrace.projections.refresh.plan import Cause, NotIncremental
-from tailrace.projections.refresh.step_input import StepInput, source_of
+from tailrace.projections.refresh.step_input import RowsOfKeys, StepInput, source_of
 from tailrace.projections.spark.errors import translate_errors
 
 if TYPE_CHECKING:
@@ -105,11 +105,13 @@ class RefreshWindow:
 @dataclass(frozen=True, slots=True)
 class IncrementalResult:
     """An outcome for each bucket that may have one of the affected ``keys``. ``unchanged``: scalar subqueries whose
-    values stayed although what they read changed."""
+    values stayed although what they read changed. ``rows``: the affected keys, and all rows of them, where another
+    result is computed of these."""
 
     outcomes: list[BucketOutcome]
     keys: int
     unchanged: tuple[str, ...] = ()
+    rows: RowsOfKeys | None = None
 
 
 Objection = Callable[[KeySet, set[str]], tuple[Cause, str] | None]

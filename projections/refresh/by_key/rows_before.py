@@ -1,7 +1,7 @@
 """The rows that changed in a step, as they were before it.
 
-They are looked up in the log. Where that takes long, because the table is large, all of its rows are kept in files of
-this process from then on (``KeptRows``), and found there.
+They are looked up in the log. Where that takes long, because the table is large, a process that goes on keeps all of
+its rows in files of its own (``KeptRows``), and finds them there as soon as they are written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ def rows_before(
         began = ctx.clock()
         rows = before.rows_by_source_key(name, changed.hashes, cells).select(names)
         if ctx.clock() - began >= _LONG_SECONDS and ctx.kept_rows.may_keep(what):
-            ctx.report(f"keeping the rows of {planned.topic.text}", 0, None, "")
             every = read_buckets(ctx.store.storage, planned, range(planned.buckets))
             ctx.kept_rows.keep(what, before.cut, _key(planned), (each.select(names) for each in every))
         return rows

@@ -148,15 +148,17 @@ def test_they_are_what_computing_everything_gives_whatever_happens_to_the_rows(
     shop = RandomShop(ShopLog.start(store, ALTERABLE), Random(seed))
     done, steps = shop.step(25), scale.pick(smoke=16, full=200)
     alterations, followed = [*ALTERATIONS, TRUNCATE], 0
-    for number in range(steps):
-        altered = (alterations.pop(0),) if number % 5 == 4 and alterations else ()
-        done += ["--", *shop.step(shop.random.randint(1, 5), *altered)]
-        outcomes = refresh(context)
-        assert not [each.error for each in outcomes if each.error is not None], done
-        followed += sum(each.kind == "incremental" for each in outcomes)
-        if number % 8 == 7:
-            for name in QUERIES:
-                assert verify(context, name).equal, (name, done)
+    with context.kept_rows.at_work():
+        for number in range(steps):
+            altered = (alterations.pop(0),) if number % 5 == 4 and alterations else ()
+            done += ["--", *shop.step(shop.random.randint(1, 5), *altered)]
+            outcomes = refresh(context)
+            context.kept_rows.finish()
+            assert not [each.error for each in outcomes if each.error is not None], done
+            followed += sum(each.kind == "incremental" for each in outcomes)
+            if number % 8 == 7:
+                for name in QUERIES:
+                    assert verify(context, name).equal, (name, done)
     assert followed > steps
 
 

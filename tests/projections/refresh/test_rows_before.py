@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -41,7 +42,9 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     monkeypatch.setattr("tailrace.projections.compute.patched_files._SHARE", 0)  # few rows make a state here
     settings = settings_in(tmp_path, dsn="postgresql:///nowhere", redis_url="redis://nowhere")
     with Store.open(settings.store, create=True) as store:
-        yield ProjectionContext(store, settings, {}, clock=standing_still)
+        ctx = ProjectionContext(store, settings, {}, clock=standing_still)
+        with ctx.kept_rows.at_work():
+            yield ctx
 
 
 def looked_up(ctx: ProjectionContext, before: Cut, now: Cut, *, kept: bool) -> list[str] | None:
@@ -75,6 +78,7 @@ def test_kept_rows_are_those_of_the_log_whatever_happens_to_the_table(
         done += ["--", *shop.step(shop.random.randint(1, 6), *altered)]
         now = context.store.cut()
         expected = looked_up(context, before, now, kept=False)
+        context.kept_rows.finish()
         held = dict(context.kept_rows._held)
         assert looked_up(context, before, now, kept=True) == expected, (seed, done)
         found += bool(held) and context.kept_rows._held == held
@@ -83,13 +87,17 @@ def test_kept_rows_are_those_of_the_log_whatever_happens_to_the_table(
     assert found > steps / 3
 
 
-def test_of_erased_rows_none_is_kept_and_files_are_bounded(context: ProjectionContext) -> None:
+def test_of_erased_rows_none_is_kept_and_files_are_bounded(
+    context: ProjectionContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     shop = ShopLog.start(context.store)
     shop.fill()
     before = context.store.cut()
     shop.commit({"orders": [("u", shop.order(1, customer_id=1))]})
     now = context.store.cut()
     assert looked_up(context, before, now, kept=True)
+    context.kept_rows.finish()
     (held,) = context.kept_rows._held.values()
     redact(context.store, RedactionRequest(TOPIC, ["1"], ["amount"]))
     shop.commit({"orders": [("u", shop.order(2, customer_id=1))]})
@@ -102,4 +110,9 @@ def test_of_erased_rows_none_is_kept_and_files_are_bounded(context: ProjectionCo
     settings = context.settings.model_copy(update={"projections": small})
     bounded = ProjectionContext(context.store, settings, {}, clock=standing_still)
     assert looked_up(bounded, now, later, kept=True) == expected
-    assert not bounded.kept_rows._held
+    assert not bounded.kept_rows._begun, "a process that ends before long keeps none"
+    others = {*tmp_path.glob("tailrace-rows-*/*")}
+    with bounded.kept_rows.at_work():
+        assert looked_up(bounded, before, now, kept=True)
+        bounded.kept_rows.finish()
+    assert not bounded.kept_rows._held and {*tmp_path.glob("tailrace-rows-*/*")} == others
