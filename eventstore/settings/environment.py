@@ -132,8 +132,9 @@ class ProjectionSettings(Frozen):
         int,
         Field(
             ge=0,
-            description="Most disk for the rows of one large table that a process keeps, so that refreshes of sums "
-            "find those that changed. Of a table with more they are looked up in the log each time.",
+            description="Most disk for the rows of one large table that tailrace run keeps, so that refreshes of sums "
+            "find those that changed; of a table with more they are looked up in the log each time. The same for the "
+            "inputs of several first builds, which are read once while they are not larger.",
         ),
     ] = 4096 * MIB
 

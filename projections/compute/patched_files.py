@@ -33,6 +33,8 @@ from tailrace.projections.round.kept_rows import ChangedRows
 
 UNPACKED: Final[Mapping[str, Any]] = {"compression": "none", "use_dictionary": False}
 """How files of this machine are written, these and those that are folded: they are read more often, and soon gone."""
+ROW_GROUP: Final = 1 << 17
+"""Rows that are read at once: an engine holds all columns of them, for each of its tasks."""
 _SHARE: Final = 20
 _MOST_BYTES: Final = 256 << 20
 """Of the history of changed rows."""
@@ -71,7 +73,7 @@ def write_patched(
         kept = pq.read_table(files[at], memory_map=True).cast(schema)
         kept = kept.filter(pa.array(~_has_key(known, kept, names)))
         rows = pa.concat_tables([kept, fresh]) if at == 0 else kept
-        pq.write_table(rows, into / files[at].name, **UNPACKED)
+        pq.write_table(rows, into / files[at].name, row_group_size=ROW_GROUP, **UNPACKED)
 
     with ThreadPoolExecutor(len(files), "tailrace-inputs") as pool:
         list(pool.map(write, range(len(files))))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Row, delete, func, insert, select
@@ -49,8 +50,7 @@ def merge(log: Log, memory_bytes: int, positions: Positions = lambda _: ()) -> I
     ``tiers``. Raises Fenced when another merge began; what was done until then stays."""
     term: int | None = None
     for topic_id, topic in _topics(log):
-        read_up_to = positions(topic)
-        while groups := _groups(log, topic_id, read_up_to):
+        while groups := _groups(log, topic_id, partial(positions, topic)):
             for group in groups:
                 if term is None:
                     term = terms.begin(log.catalog, terms.MERGE)
@@ -67,7 +67,7 @@ def _topics(log: Log) -> list[tuple[int, TopicId]]:
         return [(row.id, TopicId.parse(row.name)) for row in rows]
 
 
-def _groups(log: Log, topic_id: int, positions: Collection[int]) -> list[list[_Row]]:
+def _groups(log: Log, topic_id: int, positions: Callable[[], Collection[int]]) -> list[list[_Row]]:
     table = tables.segments
     with log.catalog.read() as connection:
         query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
@@ -79,7 +79,8 @@ def _groups(log: Log, topic_id: int, positions: Collection[int]) -> list[list[_R
         tiers.TierFile(row.path, row.version, row.first_row, row.rows, row.bytes, row.last_epoch)
         for row in rows.values()
     ]
-    return [[rows[file.path] for file in group] for group in tiers.plan(files, positions)]
+    groups = tiers.plan(files, positions()) if tiers.plan(files) else []  # few topics have any
+    return [[rows[file.path] for file in group] for group in groups]
 
 
 def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> MergeResult:
