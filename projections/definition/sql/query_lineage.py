@@ -4,7 +4,7 @@ when their columns are known, and which names mean something else than with othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from sqlglot import exp
@@ -27,11 +27,23 @@ class QueryLineage:
     query: exp.Query
     written: QueryText
     wanted: tuple[str, ...]
+    _latest: list[tuple[Projection, KnownColumns, Projection]] = field(
+        default_factory=list, repr=False, compare=False
+    )
 
     def followed(self, defined: Projection, known: KnownColumns = _NOTHING) -> Projection:
-        """The projection with what follows when these columns of inputs are ``known``."""
+        """The projection with what follows when these columns of inputs are ``known``. Each step asks it, mostly the
+        same."""
         if not self.wanted:
             return defined
+        for asked, columns, answer in self._latest:
+            if asked is defined and columns == known:
+                return answer
+        found = self._followed(defined, known)
+        self._latest[:] = [(defined, known, found)]
+        return found
+
+    def _followed(self, defined: Projection, known: KnownColumns) -> Projection:
         bare = with_affects(defined, dict.fromkeys(self.wanted))
         derived = derive(self.tree, bare.key, bare.inputs, self.wanted, self.zone, known)
         found = with_affects(bare, derived.affects)
