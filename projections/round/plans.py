@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tailrace.projections.definition.model import Projection
 
 _PLANS_MOST: Final = 1000
-_SHOWN_MOST: Final = 2
-"""Contents of one input that are shown at a time: sums are made of rows as they were and as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class Contents:
 class _Shown:
     session: SparkSession
     contents: Contents
-    view: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +54,11 @@ class _Plan:
 
 
 class KeptPlans:
-    """What inputs hold, latest last, and plans over that by their projections'."""
+    """Views by their names, and plans over them by their projections'."""
 
     def __init__(self) -> None:
         self._mine = secrets.token_hex(4)  # the session is the whole process's
-        self._views: dict[str, list[_Shown]] = {}
+        self._views: dict[str, _Shown] = {}
         self._plans: dict[Hashable, _Plan] = {}
 
     def result(
@@ -73,31 +70,28 @@ class KeptPlans:
     ) -> DataFrame:
         """A definition over what its inputs hold, until a view shows something else. ``define`` makes its plan of
         DataFrames, where none is kept. Raises what that raises, and what reading the inputs raises."""
-        views = {at: self._view(session, each) for at, each in contents.items()}
-        name = projection.name, *((at, view, *(contents[at].columns or ())) for at, view in views.items())
+        for each in contents.values():
+            self._show(session, each)
+        name = projection.name, *((at, each.view, *(each.columns or ())) for at, each in contents.items())
         known = self._plans.get(name)
         if known is None or not known.is_of(session, projection):
-            tables = {at: _table(session, views[at], each) for at, each in contents.items()}
+            tables = {at: self._table(session, each) for at, each in contents.items()}
             known = self._plans[name] = _Plan(session, projection, define(tables))
             if len(self._plans) > _PLANS_MOST:
                 del self._plans[next(iter(self._plans))]
         return known.result
 
-    def _view(self, session: SparkSession, contents: Contents) -> str:
-        """The name of a view that shows the contents."""
-        shown = self._views.setdefault(contents.view, [])
-        for at, each in enumerate(shown):
-            if each.session is session and each.contents.place == contents.place:
-                shown.append(shown.pop(at))
-                return each.view
-        view = f"tailrace_{self._mine}_{contents.view}_{len(shown)}"
-        if len(shown) == _SHOWN_MOST:
-            view = shown.pop(0).view
-        contents.frame().createOrReplaceTempView(view)
-        shown.append(_Shown(session, contents, view))
-        return view
+    def _show(self, session: SparkSession, contents: Contents) -> None:
+        shown = self._views.get(contents.view)
+        if shown is None or shown.session is not session or shown.contents.place != contents.place:
+            contents.frame().createOrReplaceTempView(self._name(contents))
+            self._views[contents.view] = _Shown(session, contents)
 
+    def _name(self, contents: Contents) -> str:
+        return f"tailrace_{self._mine}_{contents.view}"
 
-def _table(session: SparkSession, view: str, contents: Contents) -> DataFrame:
-    table = session.table(view)
-    return table if contents.columns is None else table.select(*(f"`{name}`" for name in contents.columns))
+    def _table(self, session: SparkSession, contents: Contents) -> DataFrame:
+        table = session.table(self._name(contents))
+        return (
+            table if contents.columns is None else table.select(*(f"`{name}`" for name in contents.columns))
+        )

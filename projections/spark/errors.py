@@ -40,6 +40,13 @@ _PYTHON_ERROR = re.compile(
 _VIEW = re.compile(r"`?_pyspark_[0-9a-f]{32}`?")
 """pyspark's name for a DataFrame in SQL."""
 _HINT = "\n  hint: "
+_JAVA_CLASS = re.compile(r"\b(?:[a-z][a-z0-9]*\.)+[A-Z]\w*(?:Exception|Error)\b")
+_LACKED = {
+    "java.lang.OutOfMemoryError": ("memory", "give the driver more memory (spark.driver_memory), or run fewer tasks at"
+    " once (spark.master)"),
+    "No space left on device": ("room on a disk", "make room where temporary files are (TMPDIR, SPARK_LOCAL_DIRS)"),
+}  # fmt: skip
+"""What Spark's JVM says when the machine is at fault, and not the projection."""
 _MAX_WORDS = 600
 _WORKER_GONE = "Python worker exited unexpectedly (crashed)"
 _BEFORE_ROWS = frozenset({"AnalysisException", "ParseException", "PySparkAttributeError"})
@@ -83,7 +90,12 @@ def translate_upkeep_errors(doing: str) -> Iterator[None]:
         if _was_interrupted(error):
             raise KeyboardInterrupt from error
         text = _text(error)
-        known = _own_error(text) or _lost_worker(text, doing) or _lost_session(text, doing)
+        known = (
+            _own_error(text)
+            or _lacking(text, doing)
+            or _lost_worker(text, doing)
+            or _lost_session(text, doing)
+        )
         if known is None:
             raise
         raise known from error
@@ -95,6 +107,7 @@ def explain(projection: Projection, doing: str, error: Exception) -> TailraceErr
     of_projection = f"{doing} of projection {projection.name!r}"
     known = (
         _own_error(text, f"projection {projection.name!r}: ")
+        or _lacking(text, of_projection)
         or _lost_worker(text, of_projection)
         or _lost_session(text, of_projection)
     )
@@ -153,8 +166,12 @@ def _cause(error: Exception) -> str:
     text = str(error)
     name = type(error).__name__
     if getattr(error, "getCondition", None) is None:
-        words = _words(text) if disclosure.values_are_shown() else disclosure.exception_text(error)
-        return f"{name}: {words}" if text else name
+        if not text:
+            return name
+        if disclosure.values_are_shown():
+            return f"{name}: {_words(text)}"
+        classes = ", ".join(dict.fromkeys(_JAVA_CLASS.findall(text))) if name == "Py4JJavaError" else ""
+        return f"{name}: {f'{classes}: ' if classes else ''}{disclosure.exception_text(error)}"
     worker = [match for match in _PYTHON_ERROR.finditer(text) if not match[1].startswith("pyspark.")]
     if name == "PythonException" and worker:
         return f"{worker[-1][1]}: {disclosure.hide_text(worker[-1][2])}"
@@ -171,6 +188,16 @@ def _words(text: str) -> str:
     )[0]
     head = _VIEW.sub("an input", head)
     return head if len(head) <= _MAX_WORDS else head[:_MAX_WORDS] + "…"
+
+
+def _lacking(text: str, doing: str) -> TransientError | None:
+    """The error when the machine has not enough of what Spark needs."""
+    for words, (what, hint) in _LACKED.items():
+        if words in text:
+            return TransientError(
+                f"Spark ran out of {what} while {doing}", hint=f"{hint}; then run the command again"
+            )
+    return None
 
 
 def _lost_worker(text: str, doing: str) -> TransientError | None:

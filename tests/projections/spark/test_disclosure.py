@@ -6,7 +6,8 @@ import pytest
 from redis import Redis
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.errors import DifferenceFound, TailraceError
+from tailrace.eventstore.errors import DifferenceFound, TailraceError, TransientError
+from tailrace.projections.definition.model import ProjectionFailed
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
@@ -103,3 +104,37 @@ def test_a_row_of_a_sink_that_is_none_of_ours_is_not_quoted(
         with disclosure.show_values(shown), pytest.raises(DifferenceFound) as raised:
             verify(context, "cached")
         assert (MARK in str(raised.value)) == shown, raised.value
+
+
+JAVA = """
+    from tailrace.projections import ParquetFolder, State, projection
+
+    @projection(key="id", sink=ParquetFolder("lake"), customers=State("shop.public.customers"))
+    def broken(customers):
+        customers.sparkSession._jvm.{call}
+        return customers
+"""
+
+
+@pytest.mark.usefixtures("hidden")
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (
+            f"java.lang.Class.forName('{MARK}')",
+            ProjectionFailed,
+            "Py4JJavaError: java.lang.ClassNotFoundException: <hidden",
+        ),
+        (
+            "java.util.ArrayList(2147483647)",
+            TransientError,
+            "Spark ran out of memory while defining its result",
+        ),
+    ],
+)
+def test_what_the_jvm_raises_is_told_by_its_class_and_what_the_machine_lacks_is_no_mistake_of_the_function(
+    shop: ShopLog, deploy: Deploy, call: str, kind: type[TailraceError], words: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        rebuild(deploy(JAVA.format(call=call)), "broken")
+    assert words in str(raised.value) and MARK not in str(raised.value)
