@@ -63,10 +63,14 @@ class Engine(Protocol):
         """An input's DataFrame with these of its columns, also such as the function does not see."""
 
     def result(
-        self, projection: Projection, reads: ReadPlan, rows: Mapping[str, pa.Table | DataFrame] = NO_ROWS
+        self,
+        projection: Projection,
+        reads: ReadPlan,
+        rows: Mapping[str, pa.Table | DataFrame] = NO_ROWS,
+        at: str = "",
     ) -> DataFrame:
-        """The definition over its inputs: ``rows`` of some, all rows of those in the read plan. It is computed before
-        the next one is asked for. Raises ProjectionFailed."""
+        """The definition over its inputs: ``rows`` of some, all rows of those in the read plan. ``at`` tells those of
+        several ends of a step apart. It is computed before the next one is asked for. Raises ProjectionFailed."""
 
 
 class SparkEngine:
@@ -97,7 +101,11 @@ class SparkEngine:
         )
 
     def result(
-        self, projection: Projection, reads: ReadPlan, rows: Mapping[str, pa.Table | DataFrame] = NO_ROWS
+        self,
+        projection: Projection,
+        reads: ReadPlan,
+        rows: Mapping[str, pa.Table | DataFrame] = NO_ROWS,
+        at: str = "",
     ) -> DataFrame:
         return _defined(self, self._ctx, projection, reads, rows)
 
@@ -134,7 +142,11 @@ class SailEngine:
         return _frame_of_files(self, self._ctx, narrow, name, planned, cut, columns)
 
     def result(
-        self, projection: Projection, reads: ReadPlan, rows: Mapping[str, pa.Table | DataFrame] = NO_ROWS
+        self,
+        projection: Projection,
+        reads: ReadPlan,
+        rows: Mapping[str, pa.Table | DataFrame] = NO_ROWS,
+        at: str = "",
     ) -> DataFrame:
         """The plan is kept, with the rows that it reads, which are few or in files."""
         few = {name: given for name, given in rows.items() if isinstance(given, pa.Table)}
@@ -149,7 +161,7 @@ class SailEngine:
                 name: self._contents(projection, name, planned, reads.cut)
                 for name, planned in reads.inputs.items()
             }
-            held |= {name: contents_of(self.session, name, given) for name, given in few.items()}
+            held |= {name: contents_of(self.session, name, given, at) for name, given in few.items()}
 
         def define_over(tables: dict[str, DataFrame]) -> DataFrame:
             with translate_errors(projection, "reading its inputs"):

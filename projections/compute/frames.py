@@ -66,10 +66,10 @@ def shared_frame(
     return declare(given.frame, projection, name)
 
 
-def contents_of(spark: SparkSession, name: str, rows: pa.Table) -> Contents:
-    """What an input holds that is restricted to ``rows``."""
+def contents_of(spark: SparkSession, name: str, rows: pa.Table, at: str = "") -> Contents:
+    """What an input holds that is restricted to ``rows``, those ``at`` one end of a step."""
     columns = zip(rows.schema.names, map(str, rows.schema.types), strict=True)
-    view = view_name("rows", name, repr([*columns]))
+    view = view_name(f"rows{at}", name, repr([*columns]))
     return Contents(view, _place(rows), rows, lambda: _given(spark, rows).frame)
 
 

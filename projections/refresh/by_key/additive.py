@@ -71,7 +71,8 @@ def compute_additively(
         then = rows_before(ctx, additive.input, window.before, step.cut, changed)
         here = window.now.rows_by_source_key(additive.input, changed.hashes, changed.cells)
         names = window.now.visible_columns(additive.input)
-        before, now = (result_over(step, {additive.input: rows}) for rows in (then, here.select(names)))
+        ends = {"before": then, "now": here.select(names)}
+        before, now = (result_over(step, {additive.input: rows}, at=at) for at, rows in ends.items())
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
     key = generation.key

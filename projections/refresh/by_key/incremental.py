@@ -292,13 +292,15 @@ def result_over(
     rows: Mapping[str, pa.Table | DataFrame],
     whole_inputs: Sequence[str] = (),
     values: Sequence[SubqueryValue] = (),
+    at: str = "",
 ) -> pa.Table:
-    """The function over ``rows`` of its inputs and all rows of the ``whole_inputs``, with the ``values`` that its
-    scalar subqueries have over all rows, in the columns of the generation. Raises ProjectionFailed."""
+    """The function over ``rows`` of its inputs (``at`` an end of the step) and all rows of the ``whole_inputs``, with
+    the ``values`` that its scalar subqueries have over all rows, in the columns of the generation. Raises
+    ProjectionFailed."""
     ctx, projection, generation, engine = step.ctx, step.projection, step.generation, step.engine
     whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, whole_inputs)
     with engine.active():
-        result = given_values(projection, engine.result(projection, whole, rows), values)
+        result = given_values(projection, engine.result(projection, whole, rows, at), values)
         require_schema(projection, generation.schema, str(generation), result)
         count = sum(given.num_rows for given in rows.values() if isinstance(given, pa.Table))
         ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
