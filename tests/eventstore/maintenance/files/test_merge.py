@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -338,17 +339,20 @@ def simulated(sizes: list[int]) -> list[tiers.TierFile]:
     return files
 
 
-def merged_away(files: list[tiers.TierFile]) -> tuple[list[tiers.TierFile], int]:
+def merged_away(
+    files: list[tiers.TierFile], positions: Collection[int] = ()
+) -> tuple[list[tiers.TierFile], int]:
     """The files after all groups are merged as planned, and the bytes that were written."""
     written = 0
-    while groups := tiers.plan(files):
+    while groups := tiers.plan(files, positions):
         for group in groups:
             at = files.index(group[0])
             assert files[at : at + len(group)] == group  # neighbours
             size = sum(file.bytes for file in group)
             assert size <= tiers.MAX_BYTES
             rows = sum(file.rows for file in group)
-            files[at : at + len(group)] = [tiers.TierFile(group[0].path, 1, group[0].first_row, rows, size)]
+            merged = tiers.TierFile(group[0].path, 1, group[0].first_row, rows, size, group[-1].last_epoch)
+            files[at : at + len(group)] = [merged]
             written += size
     return files, written
 
@@ -369,6 +373,20 @@ def test_files_are_few_and_each_row_is_rewritten_once_per_tier() -> None:
     assert len(full) == len(files) - len(files[len(full) :]) and len(full) >= held / tiers.MAX_BYTES - 1
     assert most <= len(full) + 6 * tiers.FAN_IN
     assert written <= 7 * held
+
+
+def test_files_are_few_beside_readers_that_follow_lag_and_have_stopped() -> None:
+    files: list[tiers.TierFile] = []
+    written = 0
+    most = 0
+    for minute in range(8_000):
+        files.append(tiers.TierFile(f"f{minute}", 1, minute, 1, 10_000 + minute % 7, minute))
+        files, more = merged_away(files, {minute - 1, minute - 700, min(minute, 2_003)})
+        written += more
+        most = max(most, len(files))
+    full = [file for file in files if file.bytes >= tiers.TARGET_BYTES]
+    assert most <= len(full) + 3 * 6 * tiers.FAN_IN
+    assert written <= 7 * sum(file.bytes for file in files)
 
 
 def test_what_stands_before_a_full_file_is_merged_whatever_there_is() -> None:
