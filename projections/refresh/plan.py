@@ -38,15 +38,21 @@ class Incremental:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Compute everything at ``to_epoch``. ``from_epoch`` is where the generation is, 0 before its first step.
-    ``cause`` is the kind of the reason. ``afresh``: no file of the result may keep an earlier value."""
+    """Compute everything at ``to_epoch``. ``from_epoch`` is where the generation is, 0 before its first step. ``what``
+    there is to do, and ``why`` so (""; what says it). ``cause`` is the kind of the reason. ``afresh``: no file of the
+    result may keep an earlier value."""
 
     kind: ClassVar[str] = "full"
     from_epoch: int
     to_epoch: int
-    reason: str
+    what: str
     cause: Cause = "first"
+    why: str = ""
     afresh: bool = False
+
+    @property
+    def reason(self) -> str:
+        return self.why if self.why.startswith(self.what) else "; ".join(filter(None, (self.what, self.why)))
 
 
 Plan = Nothing | Incremental | Full
@@ -82,5 +88,5 @@ def plan(
     what = f"{', '.join(changed)} changed"
     if objection is not None:
         cause, why = objection
-        return Full(from_epoch, to_epoch, why if why.startswith(what) else f"{what}; {why}", cause)
+        return Full(from_epoch, to_epoch, what, cause, why)
     return Incremental(from_epoch, to_epoch, what, subqueries)

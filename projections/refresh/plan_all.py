@@ -103,7 +103,7 @@ def _plan_step(
     what = f"after projection {', '.join(waits)}, refreshed before it"
     from_epoch = last.to_epoch if last else 0
     if refused is not None:
-        return Full(from_epoch, cut.epoch, f"{what}; {refused}")
+        return Full(from_epoch, cut.epoch, what, why=refused)
     return Incremental(from_epoch, cut.epoch, what)
 
 

@@ -259,7 +259,7 @@ def _compute_over(
         (name,) = over.definition.inputs
         rows = restricted_result(over, lineage, {name: changed.rows}, changed.keys)
         outcomes = written(over.projection, task, lineage, changed.keys, rows)
-    reason = decided.reason if partial.keys is None else decided.reason.partition(";")[0]
+    reason = decided.what if isinstance(decided, Full) and partial.keys is not None else decided.reason
     anew = "all" if partial.keys is None else f"{partial.keys:,} {'key' if partial.keys == 1 else 'keys'}"
     return ComputedStep(
         outcomes,

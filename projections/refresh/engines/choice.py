@@ -211,7 +211,7 @@ def _is_plain_type(kind: pa.DataType) -> bool:
 
 
 def _in_full(decided: Incremental, why: str, cause: Cause = "cost") -> Full:
-    return Full(decided.from_epoch, decided.to_epoch, f"{decided.reason}; {why}", cause)
+    return Full(decided.from_epoch, decided.to_epoch, decided.reason, cause, why)
 
 
 def of_engine(records: Sequence[RunRecord], engine: EngineName) -> list[RunRecord]:
