@@ -28,6 +28,7 @@ MODULES = (
     "projections.freshness",
     "projections.everyday",
     "projections.round",
+    "projections.tpch",
     "projections.sinks",
     "projections.typed_events",
     "kafka.kafka_fetch",

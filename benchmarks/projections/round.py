@@ -62,22 +62,27 @@ def change(dsn: str, generator: data.Generator, orders: int) -> None:
         )
 
 
-def prepare(folder: Path, dsn: str, generator: data.Generator, definitions: int) -> list[str]:
-    """A project whose log has the tables, and materialized views of the same queries in the source."""
+def prepare(folder: Path, dsn: str, generator: data.Generator, definitions: int) -> None:
+    """A project whose log has the tables, and so many of the queries."""
     data.load(dsn, generator)
     (folder / "queries").mkdir()
     (folder / "tailrace.toml").write_text(TOML.format(dsn=dsn), encoding="utf-8")
-    chosen = sorted(QUERIES.glob("*.sql"))[:definitions]
+    for each in sorted(QUERIES.glob("*.sql"))[:definitions]:
+        shutil.copy(each, folder / "queries")
+    tailrace(folder, "init")
+    tailrace(folder, "capture", "--until-idle")
+
+
+def create_views(folder: Path, dsn: str) -> list[str]:
+    """Materialized views of the same queries in the source."""
+    chosen = sorted((folder / "queries").iterdir())
     with psycopg.connect(dsn, autocommit=True) as connection:
         for index in _INDEXES:
             connection.execute(sql.SQL("CREATE INDEX ON {}").format(sql.SQL(index)))
         connection.execute("ANALYZE")
         for each in chosen:
-            shutil.copy(each, folder / "queries")
             view = sql.SQL("CREATE MATERIALIZED VIEW {} AS {}")
             connection.execute(view.format(sql.Identifier(each.stem), sql.SQL(each.read_text())))
-    tailrace(folder, "init")
-    tailrace(folder, "capture", "--until-idle")
     return [each.stem for each in chosen]
 
 
@@ -123,7 +128,8 @@ def seconds_of(work: Callable[[], None]) -> float:
 def measure(options: Options, folder: Path, dsn: str) -> dict[str, list[float]]:
     """Seconds of each way, by turns."""
     generator = data.Generator(data.Size.of_factor(options["scale"] / 1000), Random(22))
-    views = prepare(folder, dsn, generator, options["definitions"])
+    prepare(folder, dsn, generator, options["definitions"])
+    views = create_views(folder, dsn)
     found: dict[str, list[float]] = {name: [] for name in (*_ENGINES, "plain", "postgres", "idle")}
     with contexts(folder) as made:
         one_round(made["auto"])  # builds and compares them
