@@ -243,9 +243,8 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         keys = taken.keys
         if step.last is not None and step.last.to_epoch == taken.run.from_epoch:
             changed = taken.rows
-        in_vain = keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS
-        if in_vain and stage.partial.additive is None:  # sums may follow the next changes all the same
-            ctx.in_vain.note(generation.projection)
+        if keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS:
+            inner.note_in_vain()
     result = plan_result(ctx.store, generation.projection, step.cut, generation.number)
     parity = parity_of(replace(inner, asked=Asked())) if sail_is_wanted(ctx) else None
     return Partial(

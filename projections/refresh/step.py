@@ -305,8 +305,8 @@ def _compute_on(
             in_vain = clock() - began if error.cause == "cost" else math.inf if error.cause == "size" else 0.0
     step, began = for_all_rows(step, last), clock()
     outcomes = compute_at(step, task)
-    if in_vain > clock() - began and step.definition.additive is None:  # sums may follow the next changes
-        step.ctx.in_vain.note(name)
+    if in_vain > clock() - began:
+        step.note_in_vain()
     return ComputedStep(outcomes, "full", reason, cause=cause, on=step.on, seconds=clock() - began)
 
 

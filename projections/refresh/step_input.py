@@ -88,6 +88,12 @@ class StepInput:
         """The definition with what its inputs affect by the columns that they have when this is first asked."""
         return followed(self.ctx.store, self.definition)
 
+    def note_in_vain(self) -> None:
+        """Its keys were followed in vain, and are left out of the next refreshes. Not those of sums: these may follow
+        the next changes whatever these were."""
+        if self.definition.additive is None:
+            self.ctx.in_vain.note(self.generation.projection)
+
     @property
     def label(self) -> str:
         """What it computes, for people: partial results have no name that they gave."""

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tailrace.eventstore.model.position import Cut
@@ -25,13 +26,19 @@ class Earlier:
     folder: Path
 
 
+def private_folder(owner: object, prefix: str) -> Path:
+    """A new folder that nobody else may read. It goes with its owner, at the latest with the process."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 class RoundFiles:
     """Folders of files by what they hold, each at the position at which it was last asked for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cut = Cut(0)
-        self._folder: Path | None = None
         self._held: dict[Hashable, Earlier] = {}
         self._made = 0
 
@@ -46,7 +53,7 @@ class RoundFiles:
             held = self._held.get(key)
             if held is None or held.cut != cut:
                 self._made += 1  # a name is never used again: engines remember what a file of a name holds
-                folder = self._root() / str(self._made)
+                folder = self._root / str(self._made)
                 folder.mkdir()
                 write(folder, held)
                 if held is not None:
@@ -59,11 +66,9 @@ class RoundFiles:
             for key in list(self._held):
                 self._remove(key)
 
+    @cached_property
     def _root(self) -> Path:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="tailrace-inputs-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return self._folder
+        return private_folder(self, "tailrace-inputs-")
 
     def _remove(self, key: Hashable) -> None:
         shutil.rmtree(self._held.pop(key).folder, ignore_errors=True)

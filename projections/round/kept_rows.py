@@ -11,11 +11,11 @@ import logging
 import shutil
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.key_set import KeySet, hashes_of
 from tailrace.projections.generations.key_subset import KeySubset
+from tailrace.projections.round.files import private_folder
 
 _log = logging.getLogger("tailrace.projections")
 LAYER_KEYS = 50_000
@@ -106,7 +107,6 @@ class KeptRows:
         self._held: dict[Hashable, _HeldRows] = {}
         self._begun: dict[Hashable, Future[_HeldRows | None]] = {}
         self._refused: set[Hashable] = set()
-        self._folder: Path | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._ended = threading.Event()
 
@@ -169,7 +169,7 @@ class KeptRows:
 
     def _written(self, cut: Cut, key: Sequence[str], tables: Iterable[pa.Table]) -> _HeldRows | None:
         """None where they are too large, or the end came before."""
-        folder = Path(tempfile.mkdtemp(dir=self._root()))
+        folder = Path(tempfile.mkdtemp(dir=self._root))
         files: list[pa.RecordBatch] = []
         try:
             size = 0
@@ -197,11 +197,9 @@ class KeptRows:
         for what in [*self._held, *self._begun]:
             self.forget(what)
 
+    @cached_property
     def _root(self) -> Path:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="tailrace-rows-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return self._folder
+        return private_folder(self, "tailrace-rows-")
 
 
 def _remove(written: Future[_HeldRows | None]) -> None:
