@@ -17,6 +17,7 @@ from contextlib import chdir, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -33,10 +34,16 @@ from tailrace.projections.compute.compute import define
 from tailrace.projections.compute.engine import SparkOverFiles
 from tailrace.projections.compute.read_plan import plan_reads
 from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.model import Projection
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tests.projections.tpch import data
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Frames = Callable[[Projection], dict[str, "DataFrame"]]
+"""The inputs of a definition."""
 _ENGINES = ("auto", "spark")
 _BEFORE = 3
 """Rounds that are not measured: plans are compiled in the first one, partial results begun in the others."""
@@ -111,12 +118,17 @@ def one_round(ctx: ProjectionContext) -> None:
         assert outcome.status in ("done", "nothing"), outcome
 
 
-def plain(ctx: ProjectionContext) -> None:
-    """Every query by Spark, over files of the newest rows that are there already."""
-    cut, engine = ctx.store.cut(), SparkOverFiles(ctx)
+def over_files(ctx: ProjectionContext, projection: Projection) -> dict[str, DataFrame]:
+    """Its inputs, from files that all projections share."""
+    reads = plan_reads(ctx.store, projection, ctx.store.cut(), ctx.parallelism)
+    return SparkOverFiles(ctx).frames(projection, reads)
+
+
+def to_nowhere(ctx: ProjectionContext, frames: Frames) -> None:
+    """Every query by Spark; its rows are thrown away."""
     for projection in ctx.projections.values():
-        inputs = engine.frames(projection, plan_reads(ctx.store, projection, cut, ctx.parallelism))
-        define(projection, inputs, cut.commit_ts).write.format("noop").mode("overwrite").save()
+        result = define(projection, frames(projection), None)
+        result.write.format("noop").mode("overwrite").save()
 
 
 def seconds_of(work: Callable[[], None]) -> float:
@@ -143,8 +155,9 @@ def measure(options: Options, folder: Path, dsn: str) -> dict[str, list[float]]:
             if number < 0:
                 continue
             found["idle"].append(seconds_of(lambda: one_round(made["auto"])))
-            plain(made["auto"])  # its files are written
-            found["plain"].append(seconds_of(lambda: plain(made["auto"])))
+            plain = partial(to_nowhere, made["auto"], partial(over_files, made["auto"]))
+            plain()  # its files are written
+            found["plain"].append(seconds_of(plain))
             found["postgres"].append(seconds_of(lambda: refresh_views(dsn, views)))
         for name in views:
             assert verify(made["spark"], name).equal, name

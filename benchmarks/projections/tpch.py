@@ -9,9 +9,9 @@ rows before any time is taken.
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -19,12 +19,21 @@ from typing import TYPE_CHECKING
 from benchmarks.cdc.capture import QUIET
 from benchmarks.eventstore.compaction import spark_max_by
 from benchmarks.options import Options, Size, median, parse
-from benchmarks.projections.round import change, contexts, prepare, tailrace
+from benchmarks.projections.round import (
+    Frames,
+    change,
+    contexts,
+    over_files,
+    prepare,
+    seconds_of,
+    tailrace,
+    to_nowhere,
+)
 from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.state.input import plan_known_state
 from tailrace.projections.compute.compute import define
-from tailrace.projections.compute.engine import SparkEngine, SparkOverFiles
+from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.compute.read_plan import plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Input, Projection, State
@@ -38,8 +47,6 @@ _CHANGES, _SHARE = 4, 20
 _PADDED = 1042
 """The type ``char(n)``: the log has its padding."""
 
-Frames = Callable[[Projection], dict[str, "DataFrame"]]
-
 
 @dataclass(frozen=True, slots=True)
 class Ground:
@@ -47,10 +54,6 @@ class Ground:
 
     ctx: ProjectionContext
     folder: Path
-
-    def ours(self, projection: Projection) -> dict[str, DataFrame]:
-        reads = plan_reads(self.ctx.store, projection, self.ctx.store.cut(), self.ctx.parallelism)
-        return SparkOverFiles(self.ctx).frames(projection, reads)
 
     def newest(self, projection: Projection) -> dict[str, DataFrame]:
         return {
@@ -93,10 +96,7 @@ def results(ctx: ProjectionContext, frames: Frames) -> list[list[str]]:
 
 def seconds_to_nowhere(ctx: ProjectionContext, frames: Frames) -> float:
     ctx.round_files.forget_all()
-    began = time.monotonic()
-    for projection in ctx.projections.values():
-        define(projection, frames(projection), None).write.format("noop").mode("overwrite").save()
-    return time.monotonic() - began
+    return seconds_of(partial(to_nowhere, ctx, frames))
 
 
 def measure(options: Options, folder: Path, dsn: str) -> dict[str, list[float]]:
@@ -110,7 +110,11 @@ def measure(options: Options, folder: Path, dsn: str) -> dict[str, list[float]]:
     with contexts(folder) as made:
         ground = Ground(made["spark"], folder)
         ground.write_newest()
-        ways: dict[str, Frames] = {"ours": ground.ours, "newest": ground.newest, "by_hand": ground.by_hand}
+        ways: dict[str, Frames] = {
+            "ours": partial(over_files, ground.ctx),
+            "newest": ground.newest,
+            "by_hand": ground.by_hand,
+        }
         given = [results(ground.ctx, frames) for frames in ways.values()]
         if any(each != given[0] for each in given):
             raise SystemExit("the ways do not agree")
