@@ -3,7 +3,8 @@
   1. *Created*: the result is defined, the sink checks its columns, and the generation takes a number.
   2. *Building*: the first step is computed and applied. After a crash the next rebuild of the same definition,
      position and label goes on. Errors that would come again make it *failed*.
-  3. *Caught up*: refreshed until nothing is left to do, a few times at most. A pinned generation or a preview is not.
+  3. *Caught up*: refreshed until nothing is left to do, a few times at most. A pinned generation or a preview is not,
+     nor one whose projection has shown nothing yet (``begin_first_build``): a runner does that.
   4. *Promoted*: shown, if it is not behind the live one; else refreshed further, and tried again. Where the live one is
      always faster, NotLevel says so, and it stays *ready*.
 
@@ -13,8 +14,8 @@ A rebuild begins with what a killed process may have left: a promotion that the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -135,8 +136,61 @@ def _rebuild(
     if pin and promote and not stale_ok:
         refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
     wanted = pin is None and preview is None if promote is None else promote
-    if wanted and not ctx.take_over:  # with it the promotion records what it takes
-        require_own_pointer(ctx, name, open_sink(projection.sink, ctx.settings))
+    if wanted:
+        _require_own_pointer(ctx, projection)
+    with _generation_to_build(ctx, projection, pin, preview) as (generation, resumed):
+        bring = _begin_first_step(ctx, projection, generation, resumed=resumed)
+        done: list[ApplyResult | RefreshOutcome] = [bring()]
+        if pin is None and preview is None:
+            done += catch_up_build(ctx, projection, generation)
+        promoted = (
+            promote_when_level(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
+        )
+        mark_ready(ctx, generation)
+        if preview is not None:
+            _drop_earlier(ctx, generation)
+    return _rebuilt(ctx, projection, generation, done, promoted, resumed=resumed)
+
+
+def begin_first_build(ctx: ProjectionContext, name: str) -> Callable[[], Rebuilt]:
+    """Build a projection that shows nothing yet, up to the commit of its first step. The rest, which any thread may do,
+    brings the step to the sink and shows it at once: readers see none that is newer.
+
+    Raises what ``rebuild`` does, and so does the rest; there, Behind says that somebody else has shown a newer one.
+    """
+    projection = ctx.projection(name)
+    with ExitStack() as begun:
+        begun.enter_context(record_failures(ctx, name, "build"))
+        check(ctx.store, ctx.settings, projection)
+        _require_own_pointer(ctx, projection)
+        generation, resumed = begun.enter_context(_generation_to_build(ctx, projection, None, None))
+        bring = _begin_first_step(ctx, projection, generation, resumed=resumed)
+        held = begun.pop_all()
+
+    def finish() -> Rebuilt:
+        with held:
+            applied = bring()
+            try:
+                promoted = show(ctx, generation, stale_ok=False)
+            except (Behind, Fenced):
+                mark_ready(ctx, generation)
+                raise
+        return _rebuilt(ctx, projection, generation, [applied], promoted, resumed=resumed)
+
+    return finish
+
+
+def _require_own_pointer(ctx: ProjectionContext, projection: Projection) -> None:
+    if not ctx.take_over:  # with it the promotion records what it takes
+        require_own_pointer(ctx, projection.name, open_sink(projection.sink, ctx.settings))
+
+
+@contextmanager
+def _generation_to_build(
+    ctx: ProjectionContext, projection: Projection, pin: Pin | None, preview: str | None
+) -> Iterator[tuple[Generation, bool]]:
+    """A new generation, or one that was begun earlier (True). Inside, no other process builds the same."""
+    name = projection.name
     with build_lease(ctx, name, pin, preview):
         generation = _find_unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
@@ -146,33 +200,13 @@ def _rebuild(
             generation = _create(ctx, projection, pin, cut, preview)
             drop_refused_build(ctx, generation)
         with attempts.build(ctx.store.catalog, name, generation.number), fail_on_refusal(ctx, generation):
-            done = _fill(ctx, projection, generation, resumed=resumed)
-            promoted = (
-                promote_when_level(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
-            )
-            mark_ready(ctx, generation)
-        if preview is not None:
-            _drop_earlier(ctx, generation)
-    last = ctx.store.steps.last(name, generation.number)
-    assert last is not None
-    return Rebuilt(
-        name,
-        generation.number,
-        last.to_epoch,
-        files_of(last).rows,
-        sum(each.upserts for each in done),
-        sum(each.deletes for each in done),
-        resumed,
-        promoted,
-        preview,
-        place_of(projection.sink, ctx.settings, ctx.target(generation)),
-    )
+            yield generation, resumed
 
 
-def _fill(
+def _begin_first_step(
     ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
-) -> list[ApplyResult | RefreshOutcome]:
-    """Fill the generation and catch up. Returns what was brought to its sink."""
+) -> Callable[[], ApplyResult]:
+    """Compute and commit the generation's first step, where it has none. What is returned brings it to the sink."""
     name, pin = projection.name, generation.pin
     with _fails_for_good(ctx, generation):
         started, taken = datetime.now(UTC), None
@@ -185,12 +219,39 @@ def _fill(
             decided = Full(0, cut.epoch, "it has no result yet")
             step = by_stage(StepInput(ctx, projection, generation, cut), decided)
             taken = take_step(step, decided, leftovers)
-        applied = apply(ctx, generation)
-        record_applied(ctx, projection, generation, started, applied, taken)
-    done: list[ApplyResult | RefreshOutcome] = [applied]
-    if pin is None and generation.preview is None:
-        done += catch_up_build(ctx, projection, generation)
-    return done
+
+    def bring() -> ApplyResult:
+        with _fails_for_good(ctx, generation):
+            applied = apply(ctx, generation)
+            record_applied(ctx, projection, generation, started, applied, taken)
+            return applied
+
+    return bring
+
+
+def _rebuilt(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    done: Sequence[ApplyResult | RefreshOutcome],
+    promoted: Promotion | None,
+    *,
+    resumed: bool,
+) -> Rebuilt:
+    last = ctx.store.steps.last(projection.name, generation.number)
+    assert last is not None
+    return Rebuilt(
+        projection.name,
+        generation.number,
+        last.to_epoch,
+        files_of(last).rows,
+        sum(each.upserts for each in done),
+        sum(each.deletes for each in done),
+        resumed,
+        promoted,
+        generation.preview,
+        place_of(projection.sink, ctx.settings, ctx.target(generation)),
+    )
 
 
 def promote_when_level(

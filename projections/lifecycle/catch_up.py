@@ -7,12 +7,14 @@ For each projection, in the order in which they read each other:
   - one that was never built is built and promoted, unless the sink refused the same rows before;
   - one with a live generation has all generations refreshed that follow the log.
 
-The order of outcomes is that of the work. An error is an outcome of its projection and does not stop the others.
+Outcomes are in this order, whatever was in its sink first. An error is an outcome of its projection and does not stop
+the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from tailrace.eventstore.catalog.leases import AlreadyRunning
@@ -23,9 +25,10 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.order import refresh_order
 from tailrace.projections.generations.errors import NotShowable, NotShown
 from tailrace.projections.generations.generation import Generation
-from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.build import begin_first_build
 from tailrace.projections.lifecycle.collect import repeated_refusal
 from tailrace.projections.lifecycle.promote import reconcile_live
+from tailrace.projections.refresh.beside import Beside
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.record import record_failures
 from tailrace.projections.refresh.refresh import (
@@ -53,28 +56,28 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     cut = ctx.store.cut()
     outcomes: list[RefreshOutcome] = []
     plan_first_builds(ctx, selected)
-    with ctx.store.look.taken(cut), kept_connections():
-        for done, name in enumerate(refresh_order(ctx.projections, selected)):
+    order = refresh_order(ctx.projections, selected)
+    with ctx.store.look.taken(cut), kept_connections(), Beside(ctx) as beside:
+        for done, name in enumerate(order):
             ctx.report("refreshing", done, len(selected), "projections")
-            try:
-                with refresh_lease(ctx, [name]):
-                    outcomes += refresh_under_lease(ctx, name, cut)
-            except AlreadyRunning as error:
-                outcomes.append(RefreshOutcome(name, None, "waiting", error.message, error=error))
+            with ExitStack() as held:
+                try:
+                    held.enter_context(refresh_lease(ctx, [name]))
+                except AlreadyRunning as error:
+                    outcomes.append(RefreshOutcome(name, None, "waiting", error.message, error=error))
+                    continue
+                begun = begin_under_lease(ctx, name, cut)
+                beside.begin(name, cut, begun, held.pop_all())
+    outcomes += [outcome for done in beside.take() for outcome in done.outcomes]
+    outcomes.sort(key=lambda outcome: order.index(outcome.projection))
     if not names:
         outcomes += undefined_outcomes(ctx)
     return outcomes
 
 
-def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome]:
-    """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
-    with ctx.store.look.taken(cut):
-        return finished(_begin(ctx, name, cut))
-
-
 def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:
-    """The same, up to the commits of steps. The caller has the rest done, and asks for no other refresh of this
-    projection before."""
+    """Refresh one projection to a cut, up to the commits of steps. The caller holds its lease (``lock.refresh_lease``),
+    has the rest done, and asks for no other refresh of this projection before."""
     with ctx.store.look.taken(cut):
         return _begin(ctx, name, cut)
 
@@ -105,22 +108,7 @@ def _begin_or_build(ctx: ProjectionContext, name: str, cut: Cut) -> list[Refresh
             refused = repeated_refusal(ctx, ctx.projections[name], cut)
             if refused is not None:
                 return [stopped_outcome(ctx, name, None, refused)]
-            built = rebuild(ctx, name)
-            seconds = (datetime.now(UTC) - started).total_seconds()
-            return [
-                RefreshOutcome(
-                    name,
-                    built.generation,
-                    "done",
-                    "first build",
-                    built.epoch,
-                    built.upserts,
-                    built.deletes,
-                    seconds,
-                    "full",
-                    "first",
-                )
-            ]
+            return [_begin_first_build(ctx, name, started)]
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
         return [stopped_outcome(ctx, name, None, error)]
     begun = begin_refresh(ctx, followers(generations, live), cut)
@@ -138,6 +126,25 @@ def _begin_or_build(ctx: ProjectionContext, name: str, cut: Cut) -> list[Refresh
         reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
         outcomes.append(RefreshOutcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
     return [*outcomes]
+
+
+def _begin_first_build(ctx: ProjectionContext, name: str, started: datetime) -> RefreshOutcome | Rest:
+    """Others that read its result find it when it is live: there it is waited for."""
+    finish = begin_first_build(ctx, name)
+
+    def rest() -> RefreshOutcome:
+        try:
+            built = finish()
+        except Exception as error:  # noqa: BLE001 one projection's must not end the others
+            return stopped_outcome(ctx, name, None, error)
+        seconds = (datetime.now(UTC) - started).total_seconds()
+        return RefreshOutcome(
+            name, built.generation, "done", "first build", built.epoch, built.upserts, built.deletes, seconds,
+            "full", "first",
+        )  # fmt: skip
+
+    is_read = any(name in each.reads for each in ctx.projections.values())
+    return rest() if is_read else Rest(rest, is_build=True)
 
 
 def _promotion_hindrance(ctx: ProjectionContext, live: Generation) -> NotShown | NotShowable | None:

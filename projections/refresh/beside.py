@@ -1,10 +1,15 @@
-"""Steps brought to their sinks beside the next ones' being computed: a sink is mostly waited for."""
+"""Steps brought to their sinks beside the next ones' being computed: a sink is mostly waited for.
+
+Refreshes have a thread of their own, so that they do not wait for first builds, which bring all rows of a result. Of
+these several are brought side by side, where the machine has room.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -16,6 +21,9 @@ from tailrace.projections.sinks.kept import kept_connections
 
 _MOST = 4
 """Projections whose steps are on their way to sinks. More would only be older when they get there."""
+_BUILDS_MOST = 4
+_CORES_OF_A_BUILD = 2
+"""One for what sends its rows, one for a sink on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +36,17 @@ class Refreshed:
 
 
 class Beside:
-    """Does what is left of refreshes on a thread of its own, one after the other. The thread ends with the context,
-    when all is done."""
+    """Does what is left of refreshes and builds on threads of its own. They end with the context, when all is done."""
 
     def __init__(self, ctx: ProjectionContext) -> None:
         self._look = ctx.store.look
         self._connections = ExitStack()
-        self._pool = ThreadPoolExecutor(1, "tailrace-apply", self._keep_connections)
-        self._running: list[Future[Refreshed]] = []
+        self._refreshes = ThreadPoolExecutor(1, "tailrace-apply", self._keep_connections)
+        at_once = max(1, min((os.cpu_count() or 1) // _CORES_OF_A_BUILD, _BUILDS_MOST))
+        self._builds = ThreadPoolExecutor(at_once, "tailrace-build")
+        self._builds_most = at_once + 1  # one waits its turn
+        self._refreshing: list[Future[Refreshed]] = []
+        self._building: list[Future[Refreshed]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -43,30 +54,42 @@ class Beside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._running:
-            wait(self._running)
-        self._pool.submit(self._connections.close)
-        self._pool.shutdown()
+        wait(self._running)
+        self._builds.shutdown()
+        self._refreshes.submit(self._connections.close)
+        self._refreshes.shutdown()
 
-    def begin(self, name: str, cut: Cut, begun: Sequence[RefreshOutcome | Rest]) -> None:
-        """Have the rest done, if there is any. Waits as long as too many others do."""
-        if all(isinstance(each, RefreshOutcome) for each in begun):
+    def begin(
+        self,
+        name: str,
+        cut: Cut,
+        begun: Sequence[RefreshOutcome | Rest],
+        held: AbstractContextManager[object] | None = None,
+    ) -> None:
+        """Have the rest done, if there is any, and ``held`` left then. Waits as long as too many others do."""
+        rests = [each for each in begun if isinstance(each, Rest)]
+        held = held or nullcontext()
+        if not rests:
             settled: Future[Refreshed] = Future()
-            settled.set_result(Refreshed(name, cut, finished(begun)))
-            self._running.append(settled)
-            return
-        while sum(not each.done() for each in self._running) >= _MOST:
-            self.wait()
-        self._running.append(self._pool.submit(self._finish, name, cut, begun))
+            with held:
+                settled.set_result(Refreshed(name, cut, finished(begun)))
+            self._refreshing.append(settled)
+        elif any(each.is_build for each in rests):
+            self._wait_until_fewer(self._building, self._builds_most)
+            self._building.append(self._builds.submit(self._finish, name, cut, begun, held))
+        else:
+            self._wait_until_fewer(self._refreshing, _MOST)
+            self._refreshing.append(self._refreshes.submit(self._finish, name, cut, begun, held))
 
     def wait(self, seconds: float | None = None) -> None:
         """Until one more is done, at most so long."""
         wait([each for each in self._running if not each.done()], seconds, FIRST_COMPLETED)
 
     def take(self) -> list[Refreshed]:
-        """Those that were done since the last call, in their order. Raises what ended one that has no outcome."""
+        """Those that were done since the last call. Raises what ended one that has no outcome."""
         done = [each for each in self._running if each.done()]
-        self._running = [each for each in self._running if each not in done]
+        self._refreshing = [each for each in self._refreshing if each not in done]
+        self._building = [each for each in self._building if each not in done]
         return [each.result() for each in done]
 
     @property
@@ -74,10 +97,24 @@ class Beside:
         """Whether any is not taken yet."""
         return bool(self._running)
 
-    def _finish(self, name: str, cut: Cut, begun: Sequence[RefreshOutcome | Rest]) -> Refreshed:
-        with self._look.taken(cut):
+    @property
+    def _running(self) -> list[Future[Refreshed]]:
+        return [*self._refreshing, *self._building]
+
+    def _wait_until_fewer(self, running: Sequence[Future[Refreshed]], most: int) -> None:
+        while len(under_way := [each for each in running if not each.done()]) >= most:
+            wait(under_way, None, FIRST_COMPLETED)
+
+    def _finish(
+        self,
+        name: str,
+        cut: Cut,
+        begun: Sequence[RefreshOutcome | Rest],
+        held: AbstractContextManager[object],
+    ) -> Refreshed:
+        with held, self._look.taken(cut), kept_connections():
             return Refreshed(name, cut, finished(begun))
 
     def _keep_connections(self) -> None:
-        """On the thread itself, for all that it does."""
+        """On the thread of refreshes itself, for all that it does."""
         self._connections.enter_context(kept_connections())

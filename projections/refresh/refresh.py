@@ -63,9 +63,13 @@ class RefreshOutcome:
         return self.status == "done"
 
 
-Rest = Callable[[], RefreshOutcome]
-"""What is left of a refresh when its step is taken: to bring it to the sink, without Spark. Any thread may do it, one
-at a time for each generation."""
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left of a refresh when its step is taken: to bring it to the sink, without Spark. Any thread may do it,
+    one at a time for each generation. ``is_build``: the step is the first one, all rows of a result."""
+
+    finish: Callable[[], RefreshOutcome]
+    is_build: bool = False
 
 
 def refresh_generation(
@@ -119,7 +123,7 @@ def _begin(step: StepInput) -> RefreshOutcome | Rest:
             taken.kind, taken.cause, taken.keys,
         )  # fmt: skip
 
-    return finish
+    return Rest(finish)
 
 
 def _believed(step: StepInput) -> Fence | None:
@@ -178,7 +182,7 @@ def refresh_visible(
 
 def finished(begun: Sequence[RefreshOutcome | Rest]) -> list[RefreshOutcome]:
     """The outcomes, with what was left done."""
-    return [each if isinstance(each, RefreshOutcome) else each() for each in begun]
+    return [each if isinstance(each, RefreshOutcome) else each.finish() for each in begun]
 
 
 def _begin_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> RefreshOutcome | Rest:
@@ -191,7 +195,7 @@ def _begin_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> 
     begun = _or_stopped(ctx, generation, lambda: _begin(step))
     if isinstance(begun, RefreshOutcome):
         return begun
-    return lambda: _or_stopped(ctx, generation, begun)
+    return Rest(lambda: _or_stopped(ctx, generation, begun.finish))
 
 
 def _or_stopped(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tailrace.eventstore.errors import TransientError
 from tailrace.projections.compute import input_files
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.refresh.apply import apply
+from tailrace.projections.refresh.step import take_step
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 
@@ -80,3 +84,67 @@ def test_a_table_that_several_read_is_read_once_and_its_files_go_with_the_last_b
     rebuild(ctx, "totals")
     assert written["shop.public.orders"] == 1, "one alone reads the log itself"
     assert all(verify(ctx, name).equal for name in names)
+
+
+BUILD = "tailrace.projections.lifecycle.build"
+TWO = """
+    from pyspark.sql import functions as F
+    from tailrace.projections import ParquetFolder, State, projection
+    LAKE, ORDERS = ParquetFolder("lake"), State("shop.public.orders")
+
+    @projection(key="customer_id", sink=LAKE, orders=ORDERS)
+    def totals(orders):
+        return orders.groupBy("customer_id").agg(F.sum("amount").alias("total"))
+
+    @projection(key="customer_id", sink=LAKE, orders=ORDERS)
+    def counts(orders):
+        return orders.groupBy("customer_id").agg(F.count("*").alias("orders"))
+"""
+
+
+def test_the_next_one_is_computed_while_one_is_brought_to_its_sink(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx, taken, both = deploy(TWO), list[str](), threading.Event()
+
+    def taken_step(step: Any, *more: Any) -> Any:
+        found = take_step(step, *more)
+        taken.append(step.projection.name)
+        if len(taken) == len(ctx.projections):
+            both.set()
+        return found
+
+    def patient_apply(*given: Any) -> Any:
+        assert both.wait(60)
+        return apply(*given)
+
+    monkeypatch.setattr(f"{BUILD}.take_step", taken_step)
+    monkeypatch.setattr(f"{BUILD}.apply", patient_apply)
+    assert [(each.projection, each.reason) for each in refresh(ctx)] == [
+        (name, "first build") for name in taken
+    ]
+    monkeypatch.undo()
+    assert [each.status for each in refresh(ctx)] == ["nothing", "nothing"]
+    assert verify(ctx, "totals").equal and verify(ctx, "counts").equal
+
+
+def test_a_build_whose_sink_was_away_goes_on_with_what_was_computed(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are not held up by it."""
+    ctx = deploy(TWO)
+
+    def away(ctx: Any, generation: Any, *more: Any) -> Any:
+        if generation.projection == "totals":
+            raise TransientError("the sink is away", hint="wait")
+        return apply(ctx, generation, *more)
+
+    monkeypatch.setattr(f"{BUILD}.apply", away)
+    assert {each.projection: each.status for each in refresh(ctx)} == {"totals": "failed", "counts": "done"}
+    monkeypatch.undo()
+    (begun,) = ctx.generations("totals")
+    (step,) = ctx.store.steps.list("totals", begun.number)
+    outcomes = {each.projection: each for each in refresh(ctx)}
+    assert (outcomes["totals"].status, outcomes["totals"].generation) == ("done", begun.number)
+    assert [each.hash for each in ctx.store.steps.list("totals", begun.number)] == [step.hash]
+    assert verify(ctx, "totals").equal

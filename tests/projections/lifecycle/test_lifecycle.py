@@ -34,6 +34,7 @@ from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.metadata.generations import Behind, GenerationState
+from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import Settings
@@ -45,7 +46,7 @@ from tailrace.projections.generations.errors import NotLevel, NotShowable, NotSh
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.lifecycle import build
 from tailrace.projections.lifecycle.build import rebuild
-from tailrace.projections.lifecycle.catch_up import refresh, refresh_under_lease
+from tailrace.projections.lifecycle.catch_up import begin_under_lease, refresh
 from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.progress import SinkInspector, measure_progress
@@ -55,7 +56,7 @@ from tailrace.projections.refresh.costs import Estimate, Number
 from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing
 from tailrace.projections.refresh.plan_all import plans
-from tailrace.projections.refresh.refresh import RefreshOutcome
+from tailrace.projections.refresh.refresh import RefreshOutcome, finished
 from tailrace.projections.runner import run
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
@@ -81,6 +82,11 @@ def rows_of(ctx: ProjectionContext, name: str, number: int | None = None) -> lis
     batches = ctx.sink(generation).scan(ctx.target(generation))
     rows = [row for batch in batches for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: int(row[generation.key[0]]))
+
+
+def refreshed(ctx: ProjectionContext, cut: Cut) -> list[RefreshOutcome]:
+    """``totals`` of one process among others."""
+    return finished(begin_under_lease(ctx, "totals", cut))
 
 
 def view(settings: Settings, table: str) -> list[tuple[Any, ...]]:
@@ -259,7 +265,7 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
 
     def meanwhile(step: str, done: int, total: int | None, unit: str) -> None:
         if step.startswith("computing") and not kept_fresh:
-            kept_fresh.extend(refresh_under_lease(old, "totals", old.store.cut(shop.work())))
+            kept_fresh.extend(refreshed(old, old.store.cut(shop.work())))
 
     new.report = meanwhile
     with refresh_lease(old, ["totals"]):
@@ -269,10 +275,10 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
         assert [(each.generation, each.status) for each in kept_fresh] == [(1, "done")]
         assert built.promoted is not None and built.epoch == kept_fresh[0].epoch
         shop.work()
-        (frozen,) = refresh_under_lease(old, "totals", old.store.cut())
+        (frozen,) = refreshed(old, old.store.cut())
         assert (frozen.generation, frozen.status) == (2, "frozen")
-        (refreshed,) = refresh(new)
-        assert (refreshed.generation, refreshed.status, refreshed.epoch) == (2, "done", old.store.cut().epoch)
+        (again,) = refresh(new)
+        assert (again.generation, again.status, again.epoch) == (2, "done", old.store.cut().epoch)
 
 
 @pytest.mark.slow
@@ -405,7 +411,7 @@ def overtaken(shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) ->
         if name == "refresh_planned" and left > 0:
             before, left = left, 0
             grow()
-            live = refresh_under_lease(old, "totals", old.store.cut())[0]
+            live = refreshed(old, old.store.cut())[0]
             assert (live.generation, live.status) == (1, "done")
             left = before - 1
         passed(name, times)
@@ -437,7 +443,7 @@ def test_a_generation_is_promoted_at_the_position_of_the_live_one_or_later(
             grown.append(1)
             old = deploy(TOTALS)
             shop.work()
-            assert refresh_under_lease(old, "totals", old.store.cut())[0].status == "done"
+            assert refreshed(old, old.store.cut())[0].status == "done"
         promote_in_catalog(*args, **kwargs)
 
     monkeypatch.setattr(new.store.derived, "promote", at_the_last_moment)
