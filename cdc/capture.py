@@ -153,7 +153,9 @@ class Capture:
 
     def _stream(self, state: SourceState, publication: Publication | None) -> None:
         if self._record is not None and self._recorder is None:
-            self._recorder = Recorder(self._record, state, self._task.policies, self._progress)
+            self._recorder = Recorder(
+                self._record, state, self._task.policies, self._progress, self._task.settings.events_schema
+            )
         session = Session(self._task, self._tick, self._mode, self._recorder)
         try:
             session.run(state, publication)

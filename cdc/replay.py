@@ -128,7 +128,9 @@ class _Replay:
         self._reported.clear()
         self._files.clear()
         policies = self._policies.remembering(_history(document.get("protected")))
-        self._decoder = BlockDecoder(state.name, latest, self._describe, policies)
+        self._decoder = BlockDecoder(
+            state.name, latest, self._describe, policies, events_schema=self._recording.header.events_schema
+        )
         self._assembler = Assembler(
             _LIMITS.epoch_bytes, _LIMITS.epoch_changes, skip_through=self._writer.state.commit_lsn
         )

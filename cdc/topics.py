@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE, by_table
+from tailrace.cdc.columnar.relations import by_table
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.tables import Table
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.metadata.quarantine import quarantined_topics
 from tailrace.eventstore.metadata.topics import latest_schemas
 from tailrace.eventstore.model.epoch import QuarantinedTopic
+from tailrace.eventstore.model.event_schema import EVENTS_TABLE
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.model.topic import TopicId, TopicKind
@@ -105,5 +106,6 @@ def _meaning(column: Column) -> tuple[str, str]:
     return column.type_kind, column.collation
 
 
-def is_events(table: Table) -> bool:
-    return table.label == EVENTS_TABLE
+def is_events(table: Table, schema: str) -> bool:
+    """Whether it is the table of domain events, whose schema that is."""
+    return table.label == (schema, EVENTS_TABLE)

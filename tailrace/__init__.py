@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         upcast,
         upcaster,
         use_keys,
+        use_schema,
     )
     from tailrace.eventstore.streams.database import event_partitions, event_tables
     from tailrace.projections import (
@@ -165,6 +166,7 @@ _HOMES = {
     "upcast": "tailrace.eventstore.streams",
     "upcaster": "tailrace.eventstore.streams",
     "use_keys": "tailrace.eventstore.streams",
+    "use_schema": "tailrace.eventstore.streams",
     "wait_for": "tailrace.projections.generations.wait",
 }
 
@@ -243,6 +245,7 @@ __all__ = [
     "upcast",
     "upcaster",
     "use_keys",
+    "use_schema",
     "wait_for",
 ]
 

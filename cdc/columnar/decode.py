@@ -43,6 +43,7 @@ from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError, ProtocolError, TailraceError, TransientError, UsageError
 from tailrace.eventstore.model.epoch import TopicRows
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 
@@ -143,6 +144,7 @@ class BlockDecoder:
     ``latest``: the topics' latest versions, in the order in which the log got them. ``describe``: reads the catalog for
     a relation that is new or different; None = not captured. ``known``: topics of events and messages that the log has
     already. ``quarantined``: topics that are not decoded. ``ordinary``: oids of tables that are not partitioned.
+    ``events_schema`` has the table of domain events.
     """
 
     def __init__(
@@ -155,12 +157,15 @@ class BlockDecoder:
         known: Collection[TopicId] = (),
         quarantined: Collection[TopicId] = (),
         ordinary: Collection[int] = (),
+        events_schema: str = EVENTS_SCHEMA,
     ) -> None:
         self._source = source
         self._policies = policies
         self._quarantined = set(quarantined)
         self._announced: dict[int, bytes] = {}  # Relation messages as they came
-        self._relations = Relations(source, latest, describe, policies, self._quarantined, ordinary)
+        self._relations = Relations(
+            source, latest, describe, policies, self._quarantined, ordinary, events_schema
+        )
         self._known = set(known)
         self._routes = RouteTable()
         self._scan = Scan()

@@ -29,10 +29,10 @@ from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.ddl_message import same_columns
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import OperatorError, ProtocolError
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, EVENTS_TABLE
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 
-EVENTS_TABLE = ("tailrace", "events")
 _CATEGORY = "category"
 
 
@@ -46,7 +46,7 @@ class TableRoute:
 
 @dataclass(frozen=True, slots=True)
 class EventsRoute:
-    """Rows of ``tailrace.events`` go to the topic of their category; ``cells`` are where EVENT_SCHEMA's columns
+    """Rows of the table of domain events go to the topic of their category; ``cells`` are where EVENT_SCHEMA's columns
     stand in a tuple."""
 
     width: int
@@ -80,7 +80,7 @@ class Relations:
     """The relations of one connection. ``latest``: the topics' latest versions in the order in which the log got them;
     of two that had the same table it is that of the later one. ``describe`` reads the catalog and returns None for a
     table that is not to be captured, UNCAPTURED for a partition of one that is. ``ordinary``: oids of tables that are
-    not partitioned."""
+    not partitioned. ``events_schema`` has the table of domain events."""
 
     def __init__(
         self,
@@ -90,8 +90,10 @@ class Relations:
         policies: Policies,
         quarantined: Container[TopicId] = (),
         ordinary: Container[int] = (),
+        events_schema: str = EVENTS_SCHEMA,
     ) -> None:
         self._source = source
+        self._events = (events_schema, EVENTS_TABLE)
         self._ordinary = ordinary
         self._quarantined = quarantined  # topics of which nothing is to be known from now on
         self._policies = policies
@@ -112,6 +114,7 @@ class Relations:
     def copy(self) -> Relations:
         """A copy that goes on independently from here."""
         other = Relations(self._source, {}, self._describe, self._policies, self._quarantined, self._ordinary)
+        other._events = self._events
         other._known, other._tableless = dict(self._known), dict(self._tableless)
         other._last_announced, other._partitions = self._last_announced, list(self._partitions)
         other._announced, other._described = dict(self._announced), dict(self._described)
@@ -123,7 +126,7 @@ class Relations:
         if relid in self._known:
             return self._known[relid][0]
         relation = self._announced.get(relid)
-        if relation is None or (relation.schema, relation.table) == EVENTS_TABLE:
+        if relation is None or (relation.schema, relation.table) == self._events:
             return None
         topic = TopicId.table(self._source, relation.schema, relation.table)
         return topic if any(topic == known for known, _ in self._known.values()) else None
@@ -235,7 +238,7 @@ class Relations:
         relation = self._announced.get(relid)
         if relation is None:
             raise ProtocolError(f"a row of table oid {relid}, which was not announced", hint=HINT)
-        if (relation.schema, relation.table) == EVENTS_TABLE:
+        if (relation.schema, relation.table) == self._events:
             return _events_route(relation)
         known = self._known.get(relid)
         label = (relation.schema, relation.table)
@@ -399,7 +402,7 @@ def _events_route(relation: Relation) -> EventsRoute:
     missing = [name for name in wanted if name not in at]
     if missing:
         raise OperatorError(
-            f"table {'.'.join(EVENTS_TABLE)} has no column {', '.join(missing)}",
+            f"table {relation.schema}.{relation.table} has no column {', '.join(missing)}",
             hint="it is not the table this version creates, or the publication leaves columns out",
         )
     return EventsRoute(len(relation.columns), at[_CATEGORY], tuple(at[name] for name in wanted[1:]))

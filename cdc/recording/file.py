@@ -3,7 +3,7 @@
 Format, version 1, numbers in network order::
 
     magic      8 bytes, "TRREC" 0 0 1
-    header     length (4), JSON: source, system, publication, column policies
+    header     length (4), JSON: source, system, publication, column policies, schema of domain events
     chunk ...  plain size (4), packed size (4), CRC-32 of what follows (4), one zstd frame of records
     record     kind (1), time recorded (8, µs since 1970), length (4), bytes
 
@@ -32,6 +32,7 @@ import pyarrow as pa
 from tailrace.cdc.policy.patterns import parse_pattern
 from tailrace.cdc.policy.policies import Policies
 from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
 from tailrace.eventstore.storage.private import opener
 
 _MAGIC = b"TRREC\0\0\1"
@@ -54,6 +55,7 @@ class RecordingHeader:
     system_id: str
     publication: str
     rules: tuple[tuple[str, str], ...] = ()
+    events_schema: str = EVENTS_SCHEMA
 
     @property
     def policies(self) -> Policies:

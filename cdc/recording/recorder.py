@@ -27,6 +27,7 @@ from tailrace.cdc.topics import Topics
 from tailrace.cdc.wire import ddl_message, pgoutput
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
 from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.model.time import now_micros
@@ -42,13 +43,20 @@ class _NotCaptured(Exception):
 class Recorder:
     """One recording of one source, over all sessions of a capture. Used by one thread at a time."""
 
-    def __init__(self, path: Path, state: SourceState, policies: Policies, progress: CaptureProgress) -> None:
+    def __init__(
+        self,
+        path: Path,
+        state: SourceState,
+        policies: Policies,
+        progress: CaptureProgress,
+        events_schema: str = EVENTS_SCHEMA,
+    ) -> None:
         """Raises UsageError when the file exists, OperatorError when it cannot be written."""
         rules = tuple((text, policy) for text, _, policy in policies.rules)
         self._file = RecordingWriter(
-            path, RecordingHeader(state.name, state.system_id, state.publication, rules)
+            path, RecordingHeader(state.name, state.system_id, state.publication, rules, events_schema)
         )
-        self._progress = progress
+        self._progress, self._events_schema = progress, events_schema
         self._relations = Relations(state.name, {}, lambda relation: None, policies)
         self._quarantined: Container[TopicId] = ()
         self._columns: dict[int, Sequence[Column] | Exception] = {}
@@ -65,7 +73,7 @@ class Recorder:
         the decoder's ``Relations``."""
         self._quarantined, self._columns = topics.quarantined, {}
         self._relations = Relations(
-            state.name, topics.latest, describe, policies, self._quarantined, ordinary
+            state.name, topics.latest, describe, policies, self._quarantined, ordinary, self._events_schema
         )
         document = {
             "commit_lsn": state.commit_lsn,

@@ -94,12 +94,12 @@ def snapshot_at_log(
 def _lock(
     task: Task, snapshot: Connection[Row], selected: Sequence[TopicId], publication: Publication | None
 ) -> dict[int, Table]:
-    topics = Topics.read(task.store, task.name)
+    topics, schema = Topics.read(task.store, task.name), task.settings.events_schema
     wanted = {topics.relid(topic) for topic in selected if topic in topics.tables}
     if any(topic not in topics.tables for topic in selected):
-        wanted |= {table.relid for table in read_tables(snapshot, task.address) if is_events(table)}
+        wanted |= {table.relid for table in read_tables(snapshot, task.address) if is_events(table, schema)}
     locked = lock_tables(snapshot, task.address, sorted(wanted), publication, waiting=lock_wait(task))
-    return {0 if is_events(table) else table.relid: table for table in locked}
+    return {0 if is_events(table, schema) else table.relid: table for table in locked}
 
 
 def _wait_for(task: Task, control: Connection[Row], lsn: int, deadline: float, patience: Patience) -> None:

@@ -216,7 +216,8 @@ class _Repair:
                 table = locked.get((each.repair.topic.parts[1], each.repair.topic.parts[2]))
                 if table is not None:
                     each.published = publication.entries[table.relid].identity.to_json()
-            events = next((table for table in locked.values() if is_events(table)), None)
+            schema = self.task.settings.events_schema
+            events = next((table for table in locked.values() if is_events(table, schema)), None)
             if events is not None:
                 found += EventsRepair(context, events).run()
         return found, row[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.check import Server
 from tailrace.cdc.postgres.connect import quote
@@ -13,7 +12,7 @@ from tailrace.cdc.postgres.ownership import mark_statement, owner_of
 from tailrace.cdc.postgres.publication import Publication, add_statement
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, problem_of
-from tailrace.cdc.topics import Topics
+from tailrace.cdc.topics import Topics, is_events
 from tailrace.eventstore.errors import NotOwner, OperatorError, manual_page
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
@@ -24,7 +23,8 @@ class Inspection:
     """What source and log say when `init` looks. ``slot`` is also the publication's name. ``problems`` are the
     server's own. ``taken`` are the tables that the patterns take, ``skipped`` says why they leave others, ``own`` are
     oids of tables that Tailrace writes. ``topics``: None for a source that the log does not know. ``loaded``: the
-    source has had its first load. ``earlier_events``: the events table has rows and is not published yet."""
+    source has had its first load. ``events_schema`` has the events table. ``earlier_events``: that has rows and is not
+    published yet."""
 
     source: str
     slot: str
@@ -41,6 +41,7 @@ class Inspection:
     earlier_events: bool
     policies: Policies
     log_id: str
+    events_schema: str
     foreign: OperatorError | None = None
     take_over: bool = False
 
@@ -76,7 +77,7 @@ class Inspection:
 
     @property
     def events_table(self) -> Table | None:
-        return next((table for table in self.tables if table.label == EVENTS_TABLE), None)
+        return next((table for table in self.tables if is_events(table, self.events_schema)), None)
 
 
 def owner_findings(seen: Inspection) -> list[SetupFinding]:

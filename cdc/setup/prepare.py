@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from psycopg import Connection, sql
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.policy.history import History
 from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.policy.policies import Policies
@@ -48,11 +47,12 @@ from tailrace.cdc.setup.checks import (
 )
 from tailrace.cdc.setup.known_partitions import remember_partitions
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, choose_tables, own_tables
-from tailrace.cdc.topics import Topics
+from tailrace.cdc.topics import Topics, is_events
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.sources import register_source, register_topics
 from tailrace.eventstore.metadata.partitions import known_partitions
 from tailrace.eventstore.metadata.topics import all_schemas
+from tailrace.eventstore.model.event_schema import EVENTS_TABLE
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import PostgresSourceSettings
 from tailrace.eventstore.store import Store
@@ -112,7 +112,7 @@ def prepare_source(
     address = Address.of(settings)
     patterns, policies = TablePatterns.parse(settings.tables), Policies.of(settings)
     with connect(address, "tailrace init") as connection:
-        seen = _inspect(connection, address, store, name, patterns, policies, take_over=take_over)
+        seen = _inspect(connection, address, store, name, settings, patterns, policies, take_over=take_over)
         plan = _plan(seen, events=events)
         preparation = _preparation(seen, plan, dry_run=dry_run)
         if dry_run:
@@ -127,7 +127,9 @@ def prepare_source(
             )
         if events:
             install_events(settings)
-            seen = _inspect(connection, address, store, name, patterns, policies, take_over=take_over)
+            seen = _inspect(
+                connection, address, store, name, settings, patterns, policies, take_over=take_over
+            )
             plan = _plan(seen, events=False)
             preparation = _preparation(seen, plan, dry_run=dry_run)
         _carry_out(store, seen, plan, connection, address)
@@ -179,8 +181,8 @@ def _with_trigger(
 
 
 def install_events(settings: PostgresSourceSettings) -> None:
-    """Create or migrate schema ``tailrace`` with the tables of domain events in the source."""
-    install(settings.dsn.get_secret_value())
+    """Create or migrate the tables of domain events in the source."""
+    install(settings.dsn.get_secret_value(), settings.events_schema)
 
 
 def _inspect(
@@ -188,6 +190,7 @@ def _inspect(
     address: Address,
     store: Store,
     name: str,
+    settings: PostgresSourceSettings,
     patterns: TablePatterns,
     policies: Policies,
     *,
@@ -204,9 +207,9 @@ def _inspect(
     tables = apply_publication(read_tables(connection, address), publication)
     schema = store.catalog.schema if store.catalog.kind == "postgres" else None
     own = own_tables(tables, schema, written_tables(connection, address, tables))
-    taken, skipped = choose_tables(tables, patterns, publication, own)
+    taken, skipped = choose_tables(tables, patterns, publication, own, settings.events_schema)
     loaded = state is not None and state.loaded
-    events = next((table for table in tables if table.label == EVENTS_TABLE), None)
+    events = next((table for table in tables if is_events(table, settings.events_schema)), None)
     published = publication.tables if publication else {}
     late = events is not None and loaded and events.relid not in published
     return Inspection(
@@ -225,11 +228,12 @@ def _inspect(
         partition_problems=leaf_problems(connection, address, taken),
         topics=Topics.read(store, name) if state is not None else None,
         loaded=loaded,
-        earlier_events=late and _has_events(connection, address),
+        earlier_events=late and _has_events(connection, address, settings.events_schema),
         policies=policies.remembering(
             History.of(all_schemas(store.catalog, name), known_partitions(store.catalog, name))
         ),
         log_id=store.log_id,
+        events_schema=settings.events_schema,
         foreign=_foreign(connection, address, store, server, publication, slot, loaded=loaded),
         take_over=take_over,
     )
@@ -253,9 +257,9 @@ def _foreign(
     return None
 
 
-def _has_events(connection: Connection[Row], address: Address) -> bool:
+def _has_events(connection: Connection[Row], address: Address, schema: str) -> bool:
     with translate_errors("looking for events", address):
-        query = sql.SQL("SELECT 1 FROM {} LIMIT 1").format(sql.Identifier(*EVENTS_TABLE))
+        query = sql.SQL("SELECT 1 FROM {} LIMIT 1").format(sql.Identifier(schema, EVENTS_TABLE))
         return connection.execute(query).fetchone() is not None
 
 
@@ -298,7 +302,7 @@ def _plan(seen: Inspection, *, events: bool) -> _Plan:
     events_table = seen.events_table
     if events_table is None and events:
         text = "the tables of domain events will be installed"
-        findings.append(SetupFinding(Level.NOTE, ".".join(EVENTS_TABLE), text))
+        findings.append(SetupFinding(Level.NOTE, f"{seen.events_schema}.{EVENTS_TABLE}", text))
     if events_table is not None and events_table.relid not in seen.published_tables:
         findings += ownership_findings(seen, [events_table])
         if problem := events_problem(seen, events_table):
@@ -352,16 +356,17 @@ def _carry_out(
     topics = Topics.read(store, seen.source)
     remember_partitions(store, seen.source, seen.policies, seen.tables, topics.schemas)
     # Nobody may append events between the check and the publication: the stream does not have what came before it.
-    quiet = seen.loaded and EVENTS_TABLE in plan.add
+    events = seen.events_schema, EVENTS_TABLE
+    quiet = seen.loaded and events in plan.add
     locks = [
-        Lock(label, "SHARE ROW EXCLUSIVE" if quiet and label == EVENTS_TABLE else "SHARE UPDATE EXCLUSIVE")
+        Lock(label, "SHARE ROW EXCLUSIVE" if quiet and label == events else "SHARE UPDATE EXCLUSIVE")
         for label in plan.add
     ]
     with translate_errors("preparing the publication", address), connection.transaction():
         lock_together(connection, address, locks, _LOCKED_SECONDS)
-        if quiet and _has_events(connection, address):
+        if quiet and _has_events(connection, address, seen.events_schema):
             raise OperatorError(
-                f"events were appended to {'.'.join(EVENTS_TABLE)} before it was published",
+                f"events were appended to {'.'.join(events)} before it was published",
                 hint="run init again, which says how they are captured, or empty the table if nobody needs them",
             )
         for statement in _statements(seen, plan):

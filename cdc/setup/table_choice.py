@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.columnar.schema_change import taken_names
 from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.postgres.connect import quote
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.topics import Topics
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
 
 _CATALOG_TABLES = {"log_head", "topic_offsets", "alembic_version"}
 _CATALOG = "it is a catalog of Tailrace, which must not capture itself"
@@ -49,11 +49,17 @@ def own_tables(
 
 
 def choose_tables(
-    tables: Sequence[Table], patterns: TablePatterns, publication: Publication | None, own: Mapping[int, str]
+    tables: Sequence[Table],
+    patterns: TablePatterns,
+    publication: Publication | None,
+    own: Mapping[int, str],
+    events_schema: str = EVENTS_SCHEMA,
 ) -> tuple[list[Table], list[SetupFinding]]:
-    """Tables that the patterns take. Left out: those with oids in ``own`` (oid -> why), and either the partitions of
-    a table that is taken or, in a publication that sends the rows of partitions as theirs, partitioned tables."""
-    matched = [table for table in tables if patterns.match(*table.label) and table.schema != EVENTS_TABLE[0]]
+    """Tables that the patterns take. Left out: those with oids in ``own`` (oid -> why), those of the DDL trigger and of
+    domain events, and either the partitions of a table that is taken or, in a publication that sends the rows of
+    partitions as theirs, partitioned tables."""
+    apart = (EVENTS_SCHEMA, events_schema)
+    matched = [table for table in tables if patterns.match(*table.label) and table.schema not in apart]
     schemas = sorted({table.schema for table in matched if own.get(table.relid) == _CATALOG})
     findings = [SetupFinding(Level.SKIPPED, schema, _CATALOG) for schema in schemas]
     findings += [

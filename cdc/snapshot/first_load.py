@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager, suppress
 
 from psycopg import Connection
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.context import Task, transaction_wait
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
@@ -28,6 +27,7 @@ from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.epoch import EpochBatch
+from tailrace.eventstore.model.event_schema import EVENTS_TABLE
 from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
@@ -72,7 +72,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
             )
             load = SnapshotLoad(task, exported, state.publication, target, tick)
             wanted = _published_topics(topics, publication)
-            loaded = load.run(wanted, events_table(publication))
+            loaded = load.run(wanted, events_table(publication, task.settings.events_schema))
         except TailraceError:
             replication.finish()
             if exported is not None:
@@ -103,9 +103,10 @@ def _end_on_failure(address: Address, *pids: int) -> Iterator[list[int]]:
         raise
 
 
-def events_table(publication: Publication) -> int | None:
+def events_table(publication: Publication, schema: str) -> int | None:
     """The oid of the table of domain events, when it is published."""
-    return next((oid for oid, label in publication.tables.items() if label == EVENTS_TABLE), None)
+    label = schema, EVENTS_TABLE
+    return next((oid for oid, each in publication.tables.items() if each == label), None)
 
 
 def _published_topics(topics: Topics, publication: Publication) -> dict[TopicId, TopicSchema]:

@@ -126,8 +126,8 @@ class SnapshotLoad:
         return changed_schema(table, latest, self._task.policies) or latest
 
     def _units(self, coordinator: Connection[Row], table: Table) -> list[CopyUnit]:
-        if is_events(table):  # the order of events is part of what they say: one reader, sorted
-            return [
+        if is_events(table, self._task.settings.events_schema):
+            return [  # the order of events is part of what they say: one reader, sorted
                 CopyUnit(table, *table.label, order=' ORDER BY "stream", "version"', only=table.kind != "p")
             ]
         return plan_copies(coordinator, self._address, table, self._workers)
@@ -188,7 +188,7 @@ class SnapshotLoad:
         self, connection: Connection[Row], unit: CopyUnit, form: CopyForm
     ) -> Iterator[tuple[TopicId, TopicSchema, list[pa.Array]]]:
         """A unit's rows as texts: of one topic, or of one per category of the events table."""
-        if not is_events(unit.table):
+        if not is_events(unit.table, self._task.settings.events_schema):
             topic, schema = self._topics[unit.table.relid]
             names = [column.name for column in schema.columns]
             for texts in copy_chunks(connection, self._address, unit, names, form):

@@ -151,6 +151,8 @@ class Session:
             self._recorder.begin(writer.state, topics, self._policies, describer, ordinary)
             describe = self._recorder.record_answers(describer)
 
+        events_schema = self._task.settings.events_schema
+
         def decoder(policies: Policies, quarantined: Collection[TopicId]) -> BlockDecoder:
             return BlockDecoder(
                 self._name,
@@ -160,6 +162,7 @@ class Session:
                 known=topics.others,
                 quarantined=quarantined,
                 ordinary=ordinary,
+                events_schema=events_schema,
             )
 
         redecoding = None
@@ -175,7 +178,8 @@ class Session:
             progress=self._progress,
             topics=topics,
             own_messages=OwnMessages(
-                secrets_reader(self._address), lambda content: any(load.waits_for(content) for load in loads)
+                secrets_reader(self._address, events_schema),
+                lambda content: any(load.waits_for(content) for load in loads),
             ),
             filled_unseen=describer.may_be_filled,
             loads=loads,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, is_schema_name
 from tailrace.eventstore.settings.base import MIB, Frozen
 from tailrace.eventstore.settings.column_policies import ColumnPolicies, HashKey, require_hash_key
 
@@ -31,6 +32,12 @@ class PersonalTable(Frozen):
         return subject.removeprefix(f"{self.kind}:") if subject.startswith(f"{self.kind}:") else None
 
 
+def _events_schema(name: str) -> str:
+    if not is_schema_name(name):
+        raise ValueError("must be a schema of its own: small letters, digits and _, as in shop_events")
+    return name
+
+
 class PostgresSourceSettings(Frozen):
     """One Postgres database that is captured."""
 
@@ -46,6 +53,11 @@ class PostgresSourceSettings(Frozen):
         dict[str, PersonalTable],
         Field(description="Columns that `tailrace forget` erases from the log, by table, SCHEMA.TABLE."),
     ] = {}
+    events_schema: Annotated[
+        str,
+        AfterValidator(_events_schema),
+        Field(description="Schema of the tables of domain events. There is nothing else in it."),
+    ] = EVENTS_SCHEMA
     epoch_bytes: Annotated[int, Field(ge=1024, description="An epoch ends when it has this size.")] = 32 * MIB
     epoch_changes: Annotated[int, Field(ge=1, description="An epoch ends when it has this many changes.")] = (
         200_000

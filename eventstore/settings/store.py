@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from tailrace.eventstore.model.event_schema import is_schema_name
 from tailrace.eventstore.model.retention import FORMS, Retention, seconds_of
 from tailrace.eventstore.settings.base import MIB, Frozen, Name
 
@@ -95,6 +96,9 @@ def _files_place(place: str | Path) -> str | Path:
 def _key_url(text: str) -> str:
     if not text.startswith(("postgresql://", "postgres://", "file:/")):
         raise ValueError("must be postgresql://… or file:/PATH")
+    for name, value in parse_qsl(urlsplit(text).query):
+        if name == "schema" and not is_schema_name(value):
+            raise ValueError(f"{value!r} is no schema for domain events")
     return text
 
 
@@ -182,7 +186,8 @@ class StoreSettings(Frozen):
     keys: Annotated[
         dict[Name, Annotated[str, AfterValidator(_key_url)]],
         Field(
-            description="Where keys of a source's personal values are: postgresql://… or file:PATH, by source."
+            description="Where keys of a source's personal values are, by source: file:PATH or postgresql://…, with"
+            " ?schema=NAME where they are not in schema `tailrace`."
         ),
     ] = {}
     s3: Annotated[ObjectStoreSettings, Field(description="The object store, where segments are in one.")] = (

@@ -16,6 +16,7 @@ from tailrace.eventstore.streams import aio
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, load_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.context import context
+from tailrace.eventstore.streams.database.event_schema import use_schema
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, on
 from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of
@@ -114,4 +115,5 @@ __all__ = [
     "upcast",
     "upcaster",
     "use_keys",
+    "use_schema",
 ]

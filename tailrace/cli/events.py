@@ -93,6 +93,7 @@ def prune(
     """Remove events that snapshots have made superfluous from their table, once the log, which keeps them, has them."""
     from tailrace.cdc.postgres.connect import Address, connect
     from tailrace.eventstore.streams.database import event_tables
+    from tailrace.eventstore.streams.database.event_schema import schema_in_use
     from tailrace.eventstore.streams.deciding.transactions import position
 
     invocation = invocation_of(context)
@@ -101,7 +102,7 @@ def prune(
     invocation.confirm(f"remove events of before {moment} from their table")
     with invocation.store() as store, invocation.output.progress("pruning events") as progress:
         for name, settings in chosen:
-            with connect(Address.of(settings)) as connection:
+            with schema_in_use(settings.events_schema), connect(Address.of(settings)) as connection:
                 progress.say("waiting for the log")
                 store.wait_for(f"{name}={position(connection)}", timeout=_PATIENCE_SECONDS)
                 for category in categories:
@@ -133,7 +134,7 @@ def partition(
     invocation.confirm(f"part the table of events by {every}")
     for name, settings in chosen:
         with connect(Address.of(settings)) as connection, connection.transaction():
-            made = partition_events(connection, every, ahead)
+            made = partition_events(connection, every, ahead, settings.events_schema)
         invocation.output.line(f"{name}: made {', '.join(made) or 'none, there are enough'}")
         if invocation.output.json:
             invocation.output.document({"source": name, "made": made})
@@ -198,15 +199,15 @@ def import_modules(invocation: Invocation, modules: list[str]) -> None:
 
 def _checked(invocation: Invocation, source: str | None, sample: int | None) -> list[CheckedType]:
     from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.streams.database.event_schema import schema_in_use
     from tailrace.eventstore.subscriptions.domain_events.event_check import check_log, check_source
 
     found = []
     for name, settings in invocation.postgres_sources([source] if source else [], "checking events"):
-        with connect(Address.of(settings)) as connection:
-            there = connection.execute("SELECT to_regclass('tailrace.events') IS NOT NULL").fetchone()
-            if there == (True,):
-                found += check_source(connection, name, sample)
-            else:
+        with schema_in_use(settings.events_schema), connect(Address.of(settings)) as connection:
+            checked = check_source(connection, name, sample)
+            found += checked or []
+            if checked is None:
                 invocation.output.note(f"source {name} has no tables of domain events")
     with invocation.store() as store:
         return found + check_log(store, sample)
@@ -222,9 +223,10 @@ def _inline(
 ) -> bool:
     """Report one; whether it differed."""
     from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.streams.database.event_schema import schema_in_use
     from tailrace.eventstore.streams.inline_rows.prove import check_rows
 
-    with connect(Address.of(settings)) as connection:
+    with schema_in_use(settings.events_schema), connect(Address.of(settings)) as connection:
         found = check_rows(connection, each, rebuild=rebuild)
     if invocation.output.json:
         about = {"source": source, "table": each.table, "category": each.category, "streams": found.streams}

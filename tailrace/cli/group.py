@@ -184,6 +184,7 @@ def timers(
     often wait for --retry."""
     from tailrace.cdc.postgres.connect import Address, connect
     from tailrace.eventstore.errors import UsageError
+    from tailrace.eventstore.streams.database.event_schema import schema_in_use
     from tailrace.eventstore.streams.reacting.instances import end_instance, retry_timers, timers_of
 
     invocation = invocation_of(context)
@@ -195,7 +196,7 @@ def timers(
     with invocation.store() as store:
         sources = sorted({TopicId.parse(each).source for each in store.group(group).patterns})
     for name, settings in invocation.postgres_sources(sources, "looking at timers"):
-        with connect(Address.of(settings)) as connection:
+        with schema_in_use(settings.events_schema), connect(Address.of(settings)) as connection:
             if end and instance is not None:
                 invocation.confirm(f"end instance {instance} of process {process}")
                 ended = end_instance(connection, process, instance)

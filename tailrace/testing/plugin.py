@@ -24,6 +24,7 @@ from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import position
+from tailrace.eventstore.streams.database.event_schema import required_schema
 from tailrace.eventstore.streams.database.event_tables import install
 
 if TYPE_CHECKING:
@@ -64,9 +65,11 @@ class FollowingLog:
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.dsn = dsn
-        self.store = Store.open(StoreSettings(name="test", keys={SOURCE: dsn}), create=True, root=folder)
+        schema = required_schema(None)
+        keys = f"{dsn}{'&' if '?' in dsn else '?'}schema={schema}"
+        self.store = Store.open(StoreSettings(name="test", keys={SOURCE: keys}), create=True, root=folder)
         """The log: ``store.tail``, ``store.group``, ``store.state`` …; its source is called ``test``."""
-        self._settings = PostgresSourceSettings(dsn=dsn, linger_ms=5)
+        self._settings = PostgresSourceSettings(dsn=dsn, linger_ms=5, events_schema=schema)
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(1, "capture of a test")
         self._running: Future[None] | None = None

@@ -14,6 +14,8 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tailrace import Rejected, Stream, append, load
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
+from tailrace.eventstore.streams.database.event_schema import schema_in_use
 from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.inline_rows import projection
 from tests.support import REPOSITORY
@@ -25,8 +27,9 @@ PAGE = (REPOSITORY / "docs" / "domain-events.md").read_text()
 def names() -> Iterator[dict[str, Any]]:
     """What the page's blocks of Python define."""
     module = sys.modules["page_of_domain_events"] = ModuleType("page_of_domain_events")
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(block, vars(module))
+    with schema_in_use(EVENTS_SCHEMA):  # also after the block that chooses another one
+        for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+            exec(block, vars(module))
     yield vars(module)
     projection._declared.pop("account")  # others append to that category, too
     del sys.modules[module.__name__]

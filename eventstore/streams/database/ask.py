@@ -11,10 +11,10 @@ Ask: TypeAlias = Callable[[LiteralString, Mapping[str, object]], Awaitable[Seque
 """Gives the rows of a statement with parameters."""
 
 
-def ask_of(connection: DatabaseConnection) -> Ask:
-    """What runs statements on a connection that blocks."""
+def ask_of(connection: DatabaseConnection, schema: str | None = None) -> Ask:
+    """What runs statements on a connection that blocks, on tables in a schema (default: this process's)."""
 
     async def ask(query: LiteralString, values: Mapping[str, object]) -> Sequence[tuple[Any, ...]]:
-        return run(connection, query, values)
+        return run(connection, query, values, schema)
 
     return ask

@@ -14,6 +14,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, in_schema
+from tailrace.eventstore.streams.database.event_schema import required_schema
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, TextClause
@@ -60,37 +62,45 @@ _GRANTS_BY_WORD: Final = (
 
 
 def run(
-    connection: DatabaseConnection, query: LiteralString, values: Mapping[str, object]
+    connection: DatabaseConnection,
+    query: LiteralString,
+    values: Mapping[str, object],
+    schema: str | None = None,
 ) -> Sequence[tuple[Any, ...]]:
-    """Rows of a query with ``%(name)s`` parameters. Never commits, never rolls back.
+    """Rows of a query with ``%(name)s`` parameters, of tables in a schema (default: this process's). Never commits,
+    never rolls back.
 
-    Raises OperatorError when schema tailrace is missing or may not be used, UsageError for a connection that is not
-    to Postgres. Every other error of the server is the caller's, as the library raises it: it is his transaction.
+    Raises OperatorError when that schema is missing or may not be used, UsageError for a connection that is not to
+    Postgres. Every other error of the server is the caller's, as the library raises it: it is his transaction.
     """
+    schema = required_schema(schema)
+    query = in_schema(query, schema)
     if not isinstance(connection, psycopg.Connection):
-        return _run_on_sqlalchemy(connection, query, values)
+        return _run_on_sqlalchemy(connection, query, values, schema)
     try:
         with connection.cursor(row_factory=tuple_row) as cursor:
             return cursor.execute(query, values).fetchall()
     except psycopg.Error as error:
-        raise _translate(error) or error from None
+        raise _translate(error, schema) or error from None
 
 
 async def run_async(
     connection: AsyncDatabaseConnection, query: LiteralString, values: Mapping[str, object]
 ) -> Sequence[tuple[Any, ...]]:
     """``run`` on a connection that is awaited."""
+    schema = required_schema(None)
+    query = in_schema(query, schema)
     if isinstance(connection, psycopg.AsyncConnection):
         try:
             async with connection.cursor(row_factory=tuple_row) as cursor:
                 return await (await cursor.execute(query, values)).fetchall()
         except psycopg.Error as error:
-            raise _translate(error) or error from None
+            raise _translate(error, schema) or error from None
     if "sqlalchemy.ext.asyncio" in sys.modules:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
         if isinstance(connection, (AsyncConnection, AsyncSession)):
-            return await connection.run_sync(_run_on_sqlalchemy, query, values)
+            return await connection.run_sync(_run_on_sqlalchemy, query, values, schema)
     raise UsageError(
         f"a {type(connection).__name__} is not a connection that is awaited",
         hint="pass a psycopg AsyncConnection, or a SQLAlchemy AsyncConnection or AsyncSession",
@@ -131,7 +141,7 @@ def _commits_each(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[
 
 
 def _run_on_sqlalchemy(
-    connection: Connection | Session, query: LiteralString, values: Mapping[str, object]
+    connection: Connection | Session, query: LiteralString, values: Mapping[str, object], schema: str
 ) -> Sequence[tuple[Any, ...]]:
     """Only who hands in one of its connections has it imported: importing it takes longer than all of the rest."""
     if "sqlalchemy" in sys.modules:
@@ -151,7 +161,7 @@ def _run_on_sqlalchemy(
             try:
                 return [tuple(row) for row in connection.execute(_text(query), dict(values))]
             except DBAPIError as error:
-                raise _translate(error.orig) or error from None
+                raise _translate(error.orig, schema) or error from None
     raise UsageError(
         f"a {type(connection).__name__} is not a connection that events can be appended on",
         hint="pass a psycopg Connection, or a SQLAlchemy Connection or Session",
@@ -165,17 +175,20 @@ def _text(query: LiteralString) -> TextClause:
     return text(_PARAMETER.sub(r":\1", query))
 
 
-def _translate(error: BaseException | None) -> TailraceError | None:
+def _translate(error: BaseException | None, schema: str) -> TailraceError | None:
     state = getattr(error, "sqlstate", None)
     if state in _NOT_INSTALLED:
         return OperatorError(
-            "this database has no tables for domain events (schema tailrace), or those of an earlier release",
-            hint="run: tailrace init --events",
+            f"this database has no tables for domain events (schema {schema}), or those of an earlier release",
+            hint="run: tailrace init --events"
+            if schema == EVENTS_SCHEMA
+            else f"run: tailrace init --events, with events_schema = {schema!r} for the source",
         )
     if state == _FORBIDDEN:
         wanted = next((grant for word, grant in _GRANTS_BY_WORD if word in str(error)), GRANTS)
+        grants = in_schema(" ".join(wanted), schema)
         return OperatorError(
-            "this user may not use domain events (schema tailrace)",
-            hint="as the owner of the tables: " + " ".join(wanted).format(role="APPLICATION"),
+            f"this user may not use domain events (schema {schema})",
+            hint="as the owner of the tables: " + grants.format(role="APPLICATION"),
         )
     return None

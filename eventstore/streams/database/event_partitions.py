@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, get_args
 
 import psycopg
 from psycopg import sql
 
 from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.model.event_schema import in_schema
+from tailrace.eventstore.streams.database.event_schema import required_schema
 from tailrace.eventstore.streams.database.event_tables import of_psycopg
 
 if TYPE_CHECKING:
@@ -39,7 +41,10 @@ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'ta
 
 
 def partition_events(
-    connection: psycopg.Connection[Any] | Connection, every: str = "month", ahead: int = 3
+    connection: psycopg.Connection[Any] | Connection,
+    every: str = "month",
+    ahead: int = 3,
+    schema: str | None = None,
 ) -> list[str]:
     """Part the table of events by time, or make the partitions of the next ``ahead`` periods where it is parted; the
     caller commits. Gives the names of the partitions that were made.
@@ -57,7 +62,7 @@ def partition_events(
             f"events cannot be parted by {every!r}",
             hint=f"one of {', '.join(get_args(Period))}, at least one ahead",
         )
-    postgres = of_psycopg(connection)
+    postgres = _Tables(of_psycopg(connection), required_schema(schema))
     postgres.execute("SET LOCAL timezone = 'UTC'")
     found = postgres.execute(_IS_PARTITIONED).fetchone()
     if found is None:
@@ -75,7 +80,19 @@ def partition_events(
     raise AssertionError("periods never end")
 
 
-def _part(postgres: psycopg.Connection[Any], until: datetime) -> None:
+class _Tables:
+    """Statements about the tables of domain events in a schema, on a connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+        self._connection = connection
+        self.schema = schema
+
+    def execute(self, text: LiteralString, **parts: sql.Composable) -> psycopg.Cursor[Any]:
+        """``parts`` take the places of their names in braces."""
+        return self._connection.execute(sql.SQL(in_schema(text, self.schema)).format(**parts))
+
+
+def _part(postgres: _Tables, until: datetime) -> None:
     """The table becomes the first partition of a new one, which has its name, its rights and its publications."""
     postgres.execute("LOCK TABLE tailrace.events IN ACCESS EXCLUSIVE MODE")
     publications = postgres.execute(_PUBLICATIONS).fetchall()
@@ -90,48 +107,55 @@ def _part(postgres: psycopg.Connection[Any], until: datetime) -> None:
     if secured is None or secured[0]:
         raise OperatorError(
             "the table of events has row-level security, whose policies would not come along",
-            hint="ALTER TABLE tailrace.events DISABLE ROW LEVEL SECURITY, part it, make the policies again",
+            hint=f"ALTER TABLE {postgres.schema}.events DISABLE ROW LEVEL SECURITY, part it, make the policies again",
         )
     grants = postgres.execute(_GRANTS).fetchall()
-    postgres.execute(f"ALTER TABLE tailrace.events RENAME TO {_FIRST}")
+    first = sql.Identifier(_FIRST)
+    postgres.execute("ALTER TABLE tailrace.events RENAME TO {first}", first=first)
     postgres.execute(
-        f"CREATE TABLE tailrace.events (LIKE tailrace.{_FIRST} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
-        " PARTITION BY RANGE (recorded_at)"
+        "CREATE TABLE tailrace.events (LIKE tailrace.{first} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
+        " PARTITION BY RANGE (recorded_at)",
+        first=first,
     )
     postgres.execute(
-        sql.SQL(
-            "ALTER TABLE tailrace.events ATTACH PARTITION tailrace.{} FOR VALUES FROM (MINVALUE) TO ({})"
-        ).format(sql.Identifier(_FIRST), sql.Literal(until))
+        "ALTER TABLE tailrace.events ATTACH PARTITION tailrace.{first} FOR VALUES FROM (MINVALUE) TO ({until})",
+        first=first,
+        until=sql.Literal(until),
     )
-    postgres.execute(f"CREATE TABLE tailrace.{_REST} (LIKE tailrace.{_FIRST} INCLUDING ALL)")
-    postgres.execute(f"ALTER TABLE tailrace.events ATTACH PARTITION tailrace.{_REST} DEFAULT")
+    rest = sql.Identifier(_REST)
+    postgres.execute(
+        "CREATE TABLE tailrace.{rest} (LIKE tailrace.{first} INCLUDING ALL)", rest=rest, first=first
+    )
+    postgres.execute("ALTER TABLE tailrace.events ATTACH PARTITION tailrace.{rest} DEFAULT", rest=rest)
     for role, privileges in grants:
         postgres.execute(
-            sql.SQL("GRANT {} ON tailrace.events TO {}").format(sql.SQL(privileges), sql.SQL(role))
+            "GRANT {privileges} ON tailrace.events TO {role}",
+            privileges=sql.SQL(privileges),
+            role=sql.SQL(role),
         )
     for name, _, _ in publications:
         publication = sql.Identifier(name)
-        postgres.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE tailrace.events").format(publication))
+        postgres.execute("ALTER PUBLICATION {publication} ADD TABLE tailrace.events", publication=publication)
         postgres.execute(
-            sql.SQL("ALTER PUBLICATION {} DROP TABLE tailrace.{}").format(publication, sql.Identifier(_FIRST))
+            "ALTER PUBLICATION {publication} DROP TABLE tailrace.{first}",
+            publication=publication,
+            first=first,
         )
 
 
-def _add(postgres: psycopg.Connection[Any], start: datetime, stop: datetime) -> str:
+def _add(postgres: _Tables, start: datetime, stop: datetime) -> str:
     """A partition, with what is in the one for the rest of its time."""
     name = f"events_{start:%Y%m%d}"
-    table, bounds = sql.Identifier("tailrace", name), {"start": sql.Literal(start), "stop": sql.Literal(stop)}
-    postgres.execute(sql.SQL("CREATE TABLE {} (LIKE tailrace.events_first INCLUDING ALL)").format(table))
+    parts = {"table": sql.Identifier(name), "start": sql.Literal(start), "stop": sql.Literal(stop)}
+    postgres.execute("CREATE TABLE tailrace.{table} (LIKE tailrace.events_first INCLUDING ALL)", **parts)
     postgres.execute(
-        sql.SQL(
-            "WITH moved AS (DELETE FROM tailrace.events_rest WHERE recorded_at >= {start} AND recorded_at < {stop}"
-            " RETURNING *) INSERT INTO {table} SELECT * FROM moved"
-        ).format(table=table, **bounds)
+        "WITH moved AS (DELETE FROM tailrace.events_rest WHERE recorded_at >= {start} AND recorded_at < {stop}"
+        " RETURNING *) INSERT INTO tailrace.{table} SELECT * FROM moved",
+        **parts,
     )
     postgres.execute(
-        sql.SQL(
-            "ALTER TABLE tailrace.events ATTACH PARTITION {table} FOR VALUES FROM ({start}) TO ({stop})"
-        ).format(table=table, **bounds)
+        "ALTER TABLE tailrace.events ATTACH PARTITION tailrace.{table} FOR VALUES FROM ({start}) TO ({stop})",
+        **parts,
     )
     return name
 

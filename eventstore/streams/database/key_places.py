@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
 from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database.ask import ask_of
 from tailrace.eventstore.streams.database.subject_keys import SourceKeys
@@ -16,12 +18,15 @@ from tailrace.eventstore.streams.personal.file_keys import FileKeys
 from tailrace.eventstore.streams.personal.keys import KeyStore, opening_keys
 
 _FILE: Final = "file:"
+_SCHEMA: Final = "schema="
+"""No option of libpq."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """``url``: ``postgresql://…``, the database of the events or a copy of its keys, as a user that may open them; or
-    ``file:PATH``, a file of ``FileKeys``. Pickles."""
+    """``url``: ``postgresql://…``, the database of the events or a copy of its keys, as a user that may open them, with
+    ``?schema=NAME`` where the tables of domain events are not in schema ``tailrace``; or ``file:PATH``, a file of
+    ``FileKeys``. Pickles."""
 
     url: str
 
@@ -29,6 +34,17 @@ class KeyPlace:
     def file(self) -> FileKeys | None:
         """Where they are in one."""
         return FileKeys(self.url.removeprefix(_FILE)) if self.url.startswith(_FILE) else None
+
+    @property
+    def _database(self) -> tuple[str, str]:
+        """What libpq connects to, and the schema there."""
+        parts = urlsplit(self.url)
+        options = parts.query.split("&")
+        chosen = [each for each in options if each.startswith(_SCHEMA)]
+        if not chosen:
+            return self.url, EVENTS_SCHEMA
+        others = "&".join(each for each in options if each not in chosen)
+        return urlunsplit(parts._replace(query=others)), chosen[-1].removeprefix(_SCHEMA)
 
     def open_keys(self, ids: set[str]) -> Mapping[str, bytes | None]:
         """Keys by their ids; None for one that was forgotten.
@@ -38,9 +54,10 @@ class KeyPlace:
         file = self.file
         if file is not None:
             return finish(opening_keys(file, ids))
+        url, schema = self._database
         try:
-            with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
-                store: KeyStore = SourceKeys(ask_of(connection))
+            with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+                store: KeyStore = SourceKeys(ask_of(connection, schema))
                 return finish(opening_keys(store, ids))
         except psycopg.OperationalError as error:
             # libpq's own message names host and port, never the password.

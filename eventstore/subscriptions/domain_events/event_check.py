@@ -13,9 +13,11 @@ import pyarrow as pa
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.log.personal_values import opened
+from tailrace.eventstore.model.event_schema import in_schema
 from tailrace.eventstore.model.topic import Op, TopicKind
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database.ask import ask_of
+from tailrace.eventstore.streams.database.event_schema import required_schema
 from tailrace.eventstore.streams.database.personal_rows import opened_rows
 from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.recorded import recorded
@@ -23,6 +25,7 @@ from tailrace.eventstore.streams.rows import EventType, Row
 from tailrace.eventstore.streams.stream import Stream
 from tailrace.eventstore.subscriptions.rows.events import EventReader, event_rows
 
+_IS_THERE = "SELECT to_regclass('tailrace.events') IS NOT NULL"
 _ROWS = """
 SELECT category, stream, version, type, schema_version, CAST(data AS text), CAST(metadata AS text), event_id,
     recorded_at
@@ -55,12 +58,21 @@ class CheckedType:
             self.error = self.error or error
 
 
-def check_source(connection: psycopg.Connection[Any], name: str, sample: int | None) -> list[CheckedType]:
-    """The events in a source: of each type a ``sample`` chosen by their ids, or all."""
+def check_source(
+    connection: psycopg.Connection[Any], name: str, sample: int | None
+) -> list[CheckedType] | None:
+    """The events in a source: of each type a ``sample`` chosen by their ids, or all. None where it has no tables of
+    domain events."""
+    schema = required_schema(None)
+    if connection.execute(in_schema(_IS_THERE, schema)).fetchone() != (True,):
+        return None
     found: dict[EventType, CheckedType] = {}
     with connection.transaction(), connection.cursor(name="tailrace_event_check") as cursor:
         cursor.itersize = _FETCH_ROWS
-        cursor.execute(*((_ROWS,) if sample is None else (_SAMPLE, [sample])))
+        if sample is None:
+            cursor.execute(in_schema(_ROWS, schema))
+        else:
+            cursor.execute(in_schema(_SAMPLE, schema), [sample])
         keys = SourceStreams(ask_of(connection)).keys
         for category, stream, *columns in cursor:
             (row,) = finish(opened_rows(keys, [Row(*columns)]))

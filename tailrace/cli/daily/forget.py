@@ -108,9 +108,14 @@ def _in_source(
     """Delete the keys there; None where there are none."""
     from tailrace.cdc.postgres.connect import Address, connect
     from tailrace.eventstore.maintenance.redaction.forgotten import forgotten_keys
+    from tailrace.eventstore.streams.database.event_schema import schema_in_use
     from tailrace.eventstore.streams.forget import NobodyKnown, forget, forget_keys, keys_forgotten
 
-    with _keys_in_place(invocation, name), connect(Address.of(settings)) as connection:
+    with (
+        _keys_in_place(invocation, name),
+        schema_in_use(settings.events_schema),
+        connect(Address.of(settings)) as connection,
+    ):
         if subject is not None:
             try:
                 receipt = forget(connection, subject)
@@ -208,13 +213,14 @@ def _verify(invocation: Invocation, sources: Sequence[tuple[str, PostgresSourceS
     from tailrace.cdc.postgres.connect import Address, connect
     from tailrace.eventstore.errors import DifferenceFound
     from tailrace.eventstore.maintenance.redaction.forgotten import Left, forgotten_keys, left_in_log
+    from tailrace.eventstore.streams.database.event_schema import schema_in_use
     from tailrace.eventstore.streams.forget import keys_forgotten, left_in_source
 
     left: list[Left] = []
     keys = 0
     with invocation.store() as store:
         for name, settings in sources:
-            with connect(Address.of(settings)) as connection:
+            with schema_in_use(settings.events_schema), connect(Address.of(settings)) as connection:
                 ids = forgotten_keys(store, name) | set(keys_forgotten(connection))
                 keys += len(ids)
                 left += [Left(f"source {name}", *each) for each in left_in_source(connection, ids)]

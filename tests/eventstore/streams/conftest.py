@@ -8,12 +8,15 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from tailrace.eventstore.streams.database.event_tables import install
+from tailrace.eventstore.streams.database.event_schema import schema_in_use
+from tailrace.eventstore.streams.database.event_tables import install, upgrade
 from tailrace.eventstore.streams.database.source import AnyConnection
 from tailrace.testing import MemoryStreams
 
 
-@pytest.fixture(params=["memory", "psycopg", pytest.param("SQLAlchemy", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["memory", "psycopg", "another schema", pytest.param("SQLAlchemy", marks=pytest.mark.slow)]
+)
 def connection(request: pytest.FixtureRequest) -> Iterator[AnyConnection]:
     if request.param == "memory":
         yield MemoryStreams()
@@ -22,6 +25,10 @@ def connection(request: pytest.FixtureRequest) -> Iterator[AnyConnection]:
     install(dsn)
     if request.param == "psycopg":
         with psycopg.connect(dsn) as opened:
+            yield opened
+    elif request.param == "another schema":
+        with schema_in_use("kept_apart"), psycopg.connect(dsn) as opened:
+            upgrade(opened)
             yield opened
     else:
         engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
