@@ -8,6 +8,7 @@ what they were.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -41,9 +42,11 @@ _VIEW = re.compile(r"`?_pyspark_[0-9a-f]{32}`?")
 """pyspark's name for a DataFrame in SQL."""
 _HINT = "\n  hint: "
 _JAVA_CLASS = re.compile(r"\b(?:[a-z][a-z0-9]*\.)+[A-Z]\w*(?:Exception|Error)\b")
+_MEMORY = "give the driver more memory (spark.driver_memory), or run fewer tasks at once (spark.master)"
 _LACKED = {
-    "java.lang.OutOfMemoryError": ("memory", "give the driver more memory (spark.driver_memory), or run fewer tasks at"
-    " once (spark.master)"),
+    "java.lang.OutOfMemoryError": ("memory", _MEMORY),
+    "SparkOutOfMemoryError": ("memory", _MEMORY),
+    "Not enough memory to build and broadcast the table": ("memory", _MEMORY),
     "No space left on device": ("room on a disk", "make room where temporary files are (TMPDIR, SPARK_LOCAL_DIRS)"),
 }  # fmt: skip
 """What Spark's JVM says when the machine is at fault, and not the projection."""
@@ -67,6 +70,14 @@ def translate_errors(projection: Projection, doing: str) -> Iterator[None]:
         if _was_interrupted(error):
             raise KeyboardInterrupt from error
         raise explain(projection, doing, error) from error
+
+
+def let_go(error: BaseException | None) -> None:
+    """Of an error that ends here: let go of what its frames hold. pyspark's refer to their own errors, so they live
+    until Python collects cycles, and with them DataFrames, whose rows in the JVM Python does not see."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

@@ -57,7 +57,7 @@ from tailrace.projections.refresh.engines.choice import (
 from tailrace.projections.refresh.engines.edge_values import edge_rows
 from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.step_input import StepInput
-from tailrace.projections.spark.errors import translate_errors
+from tailrace.projections.spark.errors import let_go, translate_errors
 from tailrace.projections.spark.sail import sail_version
 
 if TYPE_CHECKING:
@@ -322,7 +322,8 @@ def _on_both(
                 rows: pa.Table = result.toArrow()
             exact = rows.cast(step.generation.schema).drop_columns([*projection.tolerance])
             found.append(sorted(map(repr, exact.to_pylist())))
-        except Exception:  # noqa: BLE001 whatever an engine raises
+        except Exception as error:  # noqa: BLE001 whatever an engine raises
+            let_go(error)
             found.append(None)
     spark, sail = found
     return spark, sail

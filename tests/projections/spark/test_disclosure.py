@@ -130,6 +130,17 @@ JAVA = """
             TransientError,
             "Spark ran out of memory while defining its result",
         ),
+        *(
+            (
+                f"scala.sys.package.error('{said}')",
+                TransientError,
+                "Spark ran out of memory while defining its result",
+            )
+            for said in (
+                "org.apache.spark.memory.SparkOutOfMemoryError: Unable to acquire 4 bytes",
+                "Not enough memory to build and broadcast the table to all worker nodes",
+            )
+        ),
     ],
 )
 def test_what_the_jvm_raises_is_told_by_its_class_and_what_the_machine_lacks_is_no_mistake_of_the_function(

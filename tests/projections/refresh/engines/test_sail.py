@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -129,6 +130,26 @@ def test_a_definition_is_built_by_spark_compared_once_and_then_computed_by_sail(
         assert (record.engine, record.kind) == ("sail", kind), record.reason
     assert verify(ctx, "totals").equal
     assert parity(ctx, "totals") == found, "once"
+
+
+def test_a_comparison_leaves_nothing_in_spark_s_memory_also_where_an_engine_raises_an_error(
+    shop: ShopLog, sailing: Deploy
+) -> None:
+    """Python's collector does not see how large in the JVM is what it has yet to collect."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    body = 'return orders.select("id", (F.col("customer_id") * 2147483647).alias("large"))'
+    ctx = sailing(HEAD + definition("large", body))
+    gc.collect()
+    gc.disable()
+    try:
+        refreshed(ctx)
+        held = [each for each in gc.get_objects() if isinstance(each, DataFrame)]
+    finally:
+        gc.enable()
+    found = parity(ctx, "large")
+    assert found is not None and "edge values" in str(found.failed)
+    assert not held
 
 
 def test_a_part_of_a_table_is_followed_by_key_however_small_and_however_many_rows_of_others_change(
