@@ -181,7 +181,9 @@ class Schedule:
             self.note_failed(done.name, now)
             return
         kinds = {outcome.kind for outcome in done.outcomes if outcome.kind is not None}
-        self.note_refreshed(done.name, done.cut.epoch, now, kinds == {"incremental"} if kinds else None)
+        built = [outcome.epoch for outcome in done.outcomes if outcome.cause == "first" and outcome.epoch]
+        through = min([done.cut.epoch, *built])  # a build goes on where it was begun
+        self.note_refreshed(done.name, through, now, kinds == {"incremental"} if kinds else None)
 
     def note_failed(self, name: str, now: float) -> None:
         """It could not be refreshed. It is tried again after its own, ever longer pause, so that it does not slow the

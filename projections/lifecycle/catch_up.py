@@ -54,12 +54,24 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     """
     selected = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
-    outcomes: list[RefreshOutcome] = []
     plan_first_builds(ctx, selected)
     order = refresh_order(ctx.projections, selected)
+    outcomes = _refresh_all(ctx, order, cut)
+    resumed = {
+        each.projection for each in outcomes if each.cause == "first" and (each.epoch or 0) < cut.epoch
+    }
+    if resumed:  # builds that were begun at an earlier position
+        outcomes += _refresh_all(ctx, [name for name in order if name in resumed], cut)
+    if not names:
+        outcomes += undefined_outcomes(ctx)
+    return outcomes
+
+
+def _refresh_all(ctx: ProjectionContext, order: Sequence[str], cut: Cut) -> list[RefreshOutcome]:
+    outcomes: list[RefreshOutcome] = []
     with ctx.store.look.taken(cut), kept_connections(), Beside(ctx) as beside:
         for done, name in enumerate(order):
-            ctx.report("refreshing", done, len(selected), "projections")
+            ctx.report("refreshing", done, len(order), "projections")
             with ExitStack() as held:
                 try:
                     held.enter_context(refresh_lease(ctx, [name]))
@@ -69,10 +81,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
                 begun = begin_under_lease(ctx, name, cut)
                 beside.begin(name, cut, begun, held.pop_all())
     outcomes += [outcome for done in beside.take() for outcome in done.outcomes]
-    outcomes.sort(key=lambda outcome: order.index(outcome.projection))
-    if not names:
-        outcomes += undefined_outcomes(ctx)
-    return outcomes
+    return sorted(outcomes, key=lambda outcome: order.index(outcome.projection))
 
 
 def begin_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[RefreshOutcome | Rest]:

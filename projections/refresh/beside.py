@@ -23,7 +23,7 @@ _MOST = 4
 """Projections whose steps are on their way to sinks. More would only be older when they get there."""
 _BUILDS_MOST = 4
 _CORES_OF_A_BUILD = 2
-"""One for what sends its rows, one for a sink on this machine."""
+"""One for what sends its rows, one for a sink on this machine. The computation beside has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,8 @@ class Beside:
         self._look = ctx.store.look
         self._connections = ExitStack()
         self._refreshes = ThreadPoolExecutor(1, "tailrace-apply", self._keep_connections)
-        at_once = max(1, min((os.cpu_count() or 1) // _CORES_OF_A_BUILD, _BUILDS_MOST))
-        self._builds = ThreadPoolExecutor(at_once, "tailrace-build")
-        self._builds_most = at_once + 1  # one waits its turn
+        self._builds_at_once = min((os.cpu_count() or 1) // _CORES_OF_A_BUILD - 1, _BUILDS_MOST)
+        self._builds = ThreadPoolExecutor(max(1, self._builds_at_once), "tailrace-build")
         self._refreshing: list[Future[Refreshed]] = []
         self._building: list[Future[Refreshed]] = []
 
@@ -68,14 +67,14 @@ class Beside:
     ) -> None:
         """Have the rest done, if there is any, and ``held`` left then. Waits as long as too many others do."""
         rests = [each for each in begun if isinstance(each, Rest)]
+        is_build = any(each.is_build for each in rests)
         held = held or nullcontext()
-        if not rests:
+        if not rests or (is_build and self._builds_at_once < 1):
             settled: Future[Refreshed] = Future()
-            with held:
-                settled.set_result(Refreshed(name, cut, finished(begun)))
+            settled.set_result(self._finish(name, cut, begun, held))
             self._refreshing.append(settled)
-        elif any(each.is_build for each in rests):
-            self._wait_until_fewer(self._building, self._builds_most)
+        elif is_build:
+            self._wait_until_fewer(self._building, self._builds_at_once + 1)  # one waits its turn
             self._building.append(self._builds.submit(self._finish, name, cut, begun, held))
         else:
             self._wait_until_fewer(self._refreshing, _MOST)

@@ -86,7 +86,7 @@ def test_a_table_that_several_read_is_read_once_and_its_files_go_with_the_last_b
     assert all(verify(ctx, name).equal for name in names)
 
 
-BUILD = "tailrace.projections.lifecycle.build"
+BUILD, BESIDE = "tailrace.projections.lifecycle.build", "tailrace.projections.refresh.beside"
 TWO = """
     from pyspark.sql import functions as F
     from tailrace.projections import ParquetFolder, State, projection
@@ -105,6 +105,8 @@ TWO = """
 def test_the_next_one_is_computed_while_one_is_brought_to_its_sink(
     shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where the machine has cores for both."""
+    monkeypatch.setattr(f"{BESIDE}.os.cpu_count", lambda: 4)
     ctx, taken, both = deploy(TWO), list[str](), threading.Event()
 
     def taken_step(step: Any, *more: Any) -> Any:
@@ -128,10 +130,12 @@ def test_the_next_one_is_computed_while_one_is_brought_to_its_sink(
     assert verify(ctx, "totals").equal and verify(ctx, "counts").equal
 
 
+@pytest.mark.parametrize("cores", [2, 4])
 def test_a_build_whose_sink_was_away_goes_on_with_what_was_computed(
-    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
-    """Others are not held up by it."""
+    """Others are not held up by it, and then it comes to the end of the log."""
+    monkeypatch.setattr(f"{BESIDE}.os.cpu_count", lambda: cores)
     ctx = deploy(TWO)
 
     def away(ctx: Any, generation: Any, *more: Any) -> Any:
@@ -144,7 +148,9 @@ def test_a_build_whose_sink_was_away_goes_on_with_what_was_computed(
     monkeypatch.undo()
     (begun,) = ctx.generations("totals")
     (step,) = ctx.store.steps.list("totals", begun.number)
-    outcomes = {each.projection: each for each in refresh(ctx)}
-    assert (outcomes["totals"].status, outcomes["totals"].generation) == ("done", begun.number)
-    assert [each.hash for each in ctx.store.steps.list("totals", begun.number)] == [step.hash]
+    head = shop.work()
+    outcomes = [each for each in refresh(ctx) if each.projection == "totals"]
+    assert [(each.status, each.generation) for each in outcomes] == [("done", begun.number)] * 2
+    assert outcomes[0].epoch == step.to_epoch < head == outcomes[1].epoch
+    assert ctx.store.steps.list("totals", begun.number)[0].hash == step.hash
     assert verify(ctx, "totals").equal
