@@ -25,7 +25,7 @@ def load(
     the last one that was recorded at ``until`` or before.
 
     Sees what the caller's transaction sees, its own appends included. Raises UsageError when an event's name is not
-    declared, IntegrityError when its data do not fit the model, OperatorError when schema tailrace is missing.
+    declared, IntegrityError when its data do not fit the model, OperatorError when the tables are missing.
     """
     return finish(loading(keeper_of(connection), stream, from_version, to_version, until))
 

@@ -44,7 +44,7 @@ def append(
 
     Raises UsageError for undeclared models, events that JSON cannot hold, values that cannot be tags, no events, ids of
     other events, or ids with a boundary;
-    OperatorError when schema tailrace is missing. Other errors of the server are those of the caller's library.
+    OperatorError when the tables are missing. Other errors of the server are those of the caller's library.
     """
     return finish(appending(keeper_of(connection), stream, events, expected, metadata, event_ids, boundary))
 

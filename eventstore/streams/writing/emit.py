@@ -31,7 +31,7 @@ def emit(
 
     Readers of the log get them like all others (``Events``, ``batch.events``); their ``version`` is the message's
     position in the write-ahead log. Tags and inline projections have no part in it. Raises UsageError for undeclared
-    models and events that JSON cannot hold, OperatorError when schema tailrace is missing or may not be used. That the
+    models and events that JSON cannot hold, OperatorError when the function is missing or may not be used. That the
     topic is a category of streams, or an event larger than 4 MB, is an error of the server.
     """
     return finish(emitting(ask_of(connection), stream, events, metadata))

@@ -121,7 +121,7 @@ def prepare(
             preparation = prepare_source(
                 store, name, settings, dry_run=dry_run, events=events, ddl=ddl, take_over=take_over
             )
-            _print(invocation, preparation, events=events, ddl=ddl)
+            _print(invocation, preparation, settings.events_schema if events else None, ddl=ddl)
             done.append(preparation)
     return done
 
@@ -153,15 +153,17 @@ def _store(invocation: Invocation, stack: ExitStack, *, dry_run: bool) -> tuple[
     return stack.enter_context(Store.open(settings, create=True)), True
 
 
-def _print(invocation: Invocation, preparation: Preparation, *, events: bool, ddl: bool | None) -> None:
+def _print(
+    invocation: Invocation, preparation: Preparation, events_schema: str | None, *, ddl: bool | None
+) -> None:
     output = invocation.output
     if output.json:
         output.document(as_document(preparation))
         return
     would = "would " if preparation.dry_run else ""
     output.line(f"source {preparation.source}", style="bold")
-    if events:
-        output.line(f"  {would}install the tables of domain events (schema tailrace)")
+    if events_schema is not None:
+        output.line(f"  {would}install the tables of domain events (schema {events_schema})")
     if preparation.took_over is not None:
         what = f"slot and publication {preparation.slot}"
         former = f" from log {preparation.took_over}" if preparation.took_over else ""

@@ -91,6 +91,25 @@ def store_event(dsn: str, version: int, name: str, schema_version: int, data: ob
         )
 
 
+def test_commands_find_the_events_of_a_source_in_the_schema_that_it_names(
+    project: Project, database: str
+) -> None:
+    project.configure(f'[sources.shop]\ndsn = "{database}"\nevents_schema = "shop_tables"\n')
+    (project.folder / "shop_events.py").write_text(MODULE)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        made = project.ok("init", "--no-ddl", "--events").out
+        assert "domain events (schema shop_tables)" in made and '"shop_tables"."events"' in made
+        connection.execute(
+            "INSERT INTO shop_tables.events VALUES"
+            " ('account', '1', 1, 'paid', 1, '{\"amount\": 5}', '{}', gen_random_uuid(), now())"
+        )
+        project.ok("capture", "--once")
+        done = project.ok("events", "check", "shop_events")
+        assert done.out.splitlines() == ["log: paid version 1, 1: read", "shop: paid version 1, 1: read"]
+        assert "made events_first, events_rest" in project.ok("events", "partition").out
+
+
 @pytest.mark.parametrize(
     "how",
     [(), *(pytest.param(each, marks=pytest.mark.slow) for each in [("--all",), ("--source", "shop")])],
