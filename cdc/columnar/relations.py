@@ -113,8 +113,15 @@ class Relations:
 
     def copy(self) -> Relations:
         """A copy that goes on independently from here."""
-        other = Relations(self._source, {}, self._describe, self._policies, self._quarantined, self._ordinary)
-        other._events = self._events
+        other = Relations(
+            self._source,
+            {},
+            self._describe,
+            self._policies,
+            self._quarantined,
+            self._ordinary,
+            self._events[0],
+        )
         other._known, other._tableless = dict(self._known), dict(self._tableless)
         other._last_announced, other._partitions = self._last_announced, list(self._partitions)
         other._announced, other._described = dict(self._announced), dict(self._described)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, LiteralString
+
+from tailrace.eventstore.errors import UsageError
 
 EVENTS_SCHEMA: Final = "tailrace"
 EVENTS_TABLE: Final = "events"
@@ -30,3 +34,39 @@ def in_schema(text: LiteralString, schema: str) -> LiteralString:
     if schema == EVENTS_SCHEMA:
         return text
     return _NAMED.sub(lambda found: found[0].replace(EVENTS_SCHEMA, f'"{schema}"'), text)
+
+
+class _Chosen:
+    schema: str = EVENTS_SCHEMA
+
+
+def use_schema(name: str) -> None:
+    """The tables of this process's domain events are in this schema, which ``event_tables.upgrade`` or ``tailrace init
+    --events`` made. By default they are in schema ``tailrace``.
+
+    Raises UsageError for a name that is none of up to 63 small letters, digits and ``_``, or is Postgres' own.
+    """
+    _Chosen.schema = chosen_schema(name)
+
+
+def chosen_schema(name: str | None = None) -> str:
+    """The schema of this name; by default, this process's. Raises UsageError."""
+    if name is None:
+        return _Chosen.schema
+    if not is_schema_name(name):
+        raise UsageError(
+            f"{name!r} is no schema for domain events",
+            hint="one that has nothing else, of small letters, digits and _, as in shop_events",
+        )
+    return name
+
+
+@contextmanager
+def schema_in_use(name: str) -> Iterator[None]:
+    """``use_schema`` for a while."""
+    before = _Chosen.schema
+    use_schema(name)
+    try:
+        yield
+    finally:
+        _Chosen.schema = before

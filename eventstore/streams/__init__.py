@@ -12,11 +12,11 @@ Events reach the log through the write-ahead log like every other change: no sec
 and the event of one transaction are in one epoch. May import model, disclosure and errors.
 """
 
+from tailrace.eventstore.model.event_schema import use_schema
 from tailrace.eventstore.streams import aio
 from tailrace.eventstore.streams.boundaries.boundary import Boundary, load_boundary
 from tailrace.eventstore.streams.boundaries.query import Query
 from tailrace.eventstore.streams.context import context
-from tailrace.eventstore.streams.database.event_schema import use_schema
 from tailrace.eventstore.streams.deciding.aggregate import Aggregate, on
 from tailrace.eventstore.streams.deciding.decider import Decider, Rejected
 from tailrace.eventstore.streams.deciding.handle import Committed, Handled, handle, state_of

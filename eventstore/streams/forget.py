@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.streams.blocking import finish
-from tailrace.eventstore.streams.database.ask import Ask, ask_of
-from tailrace.eventstore.streams.database.connection import DatabaseConnection, in_transaction
+from tailrace.eventstore.streams.database.connection import Ask, DatabaseConnection, ask_of, in_transaction
 from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.database.tagging import texts
 from tailrace.eventstore.streams.inline_rows.projection import inline_projections

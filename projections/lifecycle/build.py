@@ -136,8 +136,8 @@ def _rebuild(
     if pin and promote and not stale_ok:
         refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
     wanted = pin is None and preview is None if promote is None else promote
-    if wanted:
-        _require_own_pointer(ctx, projection)
+    if wanted and not ctx.take_over:  # with it the promotion records what it takes
+        require_own_pointer(ctx, name, open_sink(projection.sink, ctx.settings))
     with _generation_to_build(ctx, projection, pin, preview) as (generation, resumed):
         bring = _begin_first_step(ctx, projection, generation, resumed=resumed)
         done: list[ApplyResult | RefreshOutcome] = [bring()]
@@ -154,15 +154,14 @@ def _rebuild(
 
 def begin_first_build(ctx: ProjectionContext, name: str) -> Callable[[], Rebuilt]:
     """Build a projection that shows nothing yet, up to the commit of its first step. The rest, which any thread may do,
-    brings the step to the sink and shows it at once: readers see none that is newer.
+    brings the step to the sink and shows it at once: readers see none that is newer. The caller has checked the
+    definition, and that the sink shows nothing.
 
     Raises what ``rebuild`` does, and so does the rest; there, Behind says that somebody else has shown a newer one.
     """
     projection = ctx.projection(name)
     with ExitStack() as begun:
         begun.enter_context(record_failures(ctx, name, "build"))
-        check(ctx.store, ctx.settings, projection)
-        _require_own_pointer(ctx, projection)
         generation, resumed = begun.enter_context(_generation_to_build(ctx, projection, None, None))
         bring = _begin_first_step(ctx, projection, generation, resumed=resumed)
         held = begun.pop_all()
@@ -178,11 +177,6 @@ def begin_first_build(ctx: ProjectionContext, name: str) -> Callable[[], Rebuilt
         return _rebuilt(ctx, projection, generation, [applied], promoted, resumed=resumed)
 
     return finish
-
-
-def _require_own_pointer(ctx: ProjectionContext, projection: Projection) -> None:
-    if not ctx.take_over:  # with it the promotion records what it takes
-        require_own_pointer(ctx, projection.name, open_sink(projection.sink, ctx.settings))
 
 
 @contextmanager

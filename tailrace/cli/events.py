@@ -92,8 +92,8 @@ def prune(
 ) -> None:
     """Remove events that snapshots have made superfluous from their table, once the log, which keeps them, has them."""
     from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.model.event_schema import schema_in_use
     from tailrace.eventstore.streams.database import event_tables
-    from tailrace.eventstore.streams.database.event_schema import schema_in_use
     from tailrace.eventstore.streams.deciding.transactions import position
 
     invocation = invocation_of(context)
@@ -127,14 +127,19 @@ def partition(
     """Part the table of events by time, or make the partitions of the next periods where it is parted. Appends wait
     meanwhile; capture goes on."""
     from tailrace.cdc.postgres.connect import Address, connect
+    from tailrace.eventstore.model.event_schema import schema_in_use
     from tailrace.eventstore.streams.database.event_partitions import partition_events
 
     invocation = invocation_of(context)
     chosen = invocation.postgres_sources([source] if source else [], "parting the table of events")
     invocation.confirm(f"part the table of events by {every}")
     for name, settings in chosen:
-        with connect(Address.of(settings)) as connection, connection.transaction():
-            made = partition_events(connection, every, ahead, settings.events_schema)
+        with (
+            schema_in_use(settings.events_schema),
+            connect(Address.of(settings)) as connection,
+            connection.transaction(),
+        ):
+            made = partition_events(connection, every, ahead)
         invocation.output.line(f"{name}: made {', '.join(made) or 'none, there are enough'}")
         if invocation.output.json:
             invocation.output.document({"source": name, "made": made})
@@ -199,7 +204,7 @@ def import_modules(invocation: Invocation, modules: list[str]) -> None:
 
 def _checked(invocation: Invocation, source: str | None, sample: int | None) -> list[CheckedType]:
     from tailrace.cdc.postgres.connect import Address, connect
-    from tailrace.eventstore.streams.database.event_schema import schema_in_use
+    from tailrace.eventstore.model.event_schema import schema_in_use
     from tailrace.eventstore.subscriptions.domain_events.event_check import check_log, check_source
 
     found = []
@@ -223,7 +228,7 @@ def _inline(
 ) -> bool:
     """Report one; whether it differed."""
     from tailrace.cdc.postgres.connect import Address, connect
-    from tailrace.eventstore.streams.database.event_schema import schema_in_use
+    from tailrace.eventstore.model.event_schema import schema_in_use
     from tailrace.eventstore.streams.inline_rows.prove import check_rows
 
     with schema_in_use(settings.events_schema), connect(Address.of(settings)) as connection:

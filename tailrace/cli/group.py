@@ -184,7 +184,7 @@ def timers(
     often wait for --retry."""
     from tailrace.cdc.postgres.connect import Address, connect
     from tailrace.eventstore.errors import UsageError
-    from tailrace.eventstore.streams.database.event_schema import schema_in_use
+    from tailrace.eventstore.model.event_schema import schema_in_use
     from tailrace.eventstore.streams.reacting.instances import end_instance, retry_timers, timers_of
 
     invocation = invocation_of(context)

@@ -20,11 +20,11 @@ import pytest
 from psycopg import sql
 
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.model.event_schema import chosen_schema
 from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import position
-from tailrace.eventstore.streams.database.event_schema import required_schema
 from tailrace.eventstore.streams.database.event_tables import install
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FollowingLog:
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.dsn = dsn
-        schema = required_schema(None)
+        schema = chosen_schema()
         keys = f"{dsn}{'&' if '?' in dsn else '?'}schema={schema}"
         self.store = Store.open(StoreSettings(name="test", keys={SOURCE: keys}), create=True, root=folder)
         """The log: ``store.tail``, ``store.group``, ``store.state`` …; its source is called ``test``."""

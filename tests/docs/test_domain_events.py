@@ -14,8 +14,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tailrace import Rejected, Stream, append, load
-from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
-from tailrace.eventstore.streams.database.event_schema import schema_in_use
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, schema_in_use
 from tailrace.eventstore.streams.database.event_tables import install
 from tailrace.eventstore.streams.inline_rows import projection
 from tests.support import REPOSITORY

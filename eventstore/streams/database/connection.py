@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias, cast
 
@@ -14,8 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
-from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, in_schema
-from tailrace.eventstore.streams.database.event_schema import required_schema
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, chosen_schema, in_schema
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, TextClause
@@ -61,6 +60,20 @@ _GRANTS_BY_WORD: Final = (
 )
 
 
+Ask: TypeAlias = Callable[[LiteralString, Mapping[str, object]], Awaitable[Sequence[tuple[Any, ...]]]]
+"""Gives the rows of a statement with parameters."""
+
+
+def ask_of(connection: DatabaseConnection, schema: str | None = None) -> Ask:
+    """What runs statements on a connection that blocks, as coroutines that never wait; on tables in a schema (default:
+    this process's)."""
+
+    async def ask(query: LiteralString, values: Mapping[str, object]) -> Sequence[tuple[Any, ...]]:
+        return run(connection, query, values, schema)
+
+    return ask
+
+
 def run(
     connection: DatabaseConnection,
     query: LiteralString,
@@ -73,7 +86,7 @@ def run(
     Raises OperatorError when that schema is missing or may not be used, UsageError for a connection that is not to
     Postgres. Every other error of the server is the caller's, as the library raises it: it is his transaction.
     """
-    schema = required_schema(schema)
+    schema = chosen_schema(schema)
     query = in_schema(query, schema)
     if not isinstance(connection, psycopg.Connection):
         return _run_on_sqlalchemy(connection, query, values, schema)
@@ -88,7 +101,7 @@ async def run_async(
     connection: AsyncDatabaseConnection, query: LiteralString, values: Mapping[str, object]
 ) -> Sequence[tuple[Any, ...]]:
     """``run`` on a connection that is awaited."""
-    schema = required_schema(None)
+    schema = chosen_schema()
     query = in_schema(query, schema)
     if isinstance(connection, psycopg.AsyncConnection):
         try:

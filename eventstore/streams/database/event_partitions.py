@@ -15,8 +15,7 @@ import psycopg
 from psycopg import sql
 
 from tailrace.eventstore.errors import OperatorError, UsageError
-from tailrace.eventstore.model.event_schema import in_schema
-from tailrace.eventstore.streams.database.event_schema import required_schema
+from tailrace.eventstore.model.event_schema import chosen_schema, in_schema
 from tailrace.eventstore.streams.database.event_tables import of_psycopg
 
 if TYPE_CHECKING:
@@ -41,10 +40,7 @@ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'ta
 
 
 def partition_events(
-    connection: psycopg.Connection[Any] | Connection,
-    every: str = "month",
-    ahead: int = 3,
-    schema: str | None = None,
+    connection: psycopg.Connection[Any] | Connection, every: str = "month", ahead: int = 3
 ) -> list[str]:
     """Part the table of events by time, or make the partitions of the next ``ahead`` periods where it is parted; the
     caller commits. Gives the names of the partitions that were made.
@@ -62,7 +58,7 @@ def partition_events(
             f"events cannot be parted by {every!r}",
             hint=f"one of {', '.join(get_args(Period))}, at least one ahead",
         )
-    postgres = _Tables(of_psycopg(connection), required_schema(schema))
+    postgres = _Tables(of_psycopg(connection), chosen_schema())
     postgres.execute("SET LOCAL timezone = 'UTC'")
     found = postgres.execute(_IS_PARTITIONED).fetchone()
     if found is None:

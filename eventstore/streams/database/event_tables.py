@@ -16,8 +16,7 @@ import psycopg
 from psycopg import sql
 
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page
-from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, in_schema
-from tailrace.eventstore.streams.database.event_schema import required_schema
+from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA, chosen_schema, in_schema
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -115,7 +114,7 @@ def install(dsn: str, schema: str | None = None) -> list[str]:
 def upgrade(connection: psycopg.Connection[Any] | Connection, schema: str | None = None) -> list[str]:
     """``install`` on a connection of psycopg or SQLAlchemy; the caller commits. So a service's own migrations can have
     the tables of domain events among them. ``schema``: where they are (default: where ``use_schema`` says)."""
-    connection, schema = of_psycopg(connection), required_schema(schema)
+    connection, schema = of_psycopg(connection), chosen_schema(schema)
     wanted = migrations()
     applied = _applied(connection, schema, wanted)
     missing = [each for each in wanted if each.number not in applied]
@@ -133,7 +132,7 @@ def downgrade(
 
     Raises UsageError, and changes nothing, when there is no way back.
     """
-    connection, schema = of_psycopg(connection), required_schema(schema)
+    connection, schema = of_psycopg(connection), chosen_schema(schema)
     downs = {each.number: each for each in _scripts("downs")}
     applied = _applied(connection, schema, migrations())
     back = sorted((each for each in applied if each > number), reverse=True)
@@ -158,7 +157,7 @@ def prune(
 
     Only what the log has may go: ``tailrace events prune`` sees to that. Raises OperatorError for a user that may not.
     """
-    schema = required_schema(None)
+    schema = chosen_schema()
     query = in_schema("SELECT tailrace.prune_events(%s, %s, %s)", schema)
     try:
         ((pruned,),) = of_psycopg(connection).execute(query, [category, before, at_most]).fetchall()

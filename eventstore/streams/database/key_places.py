@@ -12,7 +12,7 @@ import psycopg
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.event_schema import EVENTS_SCHEMA
 from tailrace.eventstore.streams.blocking import finish
-from tailrace.eventstore.streams.database.ask import ask_of
+from tailrace.eventstore.streams.database.connection import ask_of
 from tailrace.eventstore.streams.database.subject_keys import SourceKeys
 from tailrace.eventstore.streams.personal.file_keys import FileKeys
 from tailrace.eventstore.streams.personal.keys import KeyStore, opening_keys

@@ -13,10 +13,11 @@ import psycopg
 
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.streams.database import table_rows
-from tailrace.eventstore.streams.database.ask import Ask, ask_of
 from tailrace.eventstore.streams.database.connection import (
+    Ask,
     AsyncDatabaseConnection,
     DatabaseConnection,
+    ask_of,
     in_transaction,
     run_async,
 )

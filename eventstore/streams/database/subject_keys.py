@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from tailrace.eventstore.streams.database.ask import Ask
+from tailrace.eventstore.streams.database.connection import Ask
 from tailrace.eventstore.streams.database.tagging import texts
 from tailrace.eventstore.streams.personal.sealing import Key, new_secret
 

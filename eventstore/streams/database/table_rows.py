@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.streams.database.ask import Ask
+from tailrace.eventstore.streams.database.connection import Ask
 
 
 async def read_row(ask: Ask, table: str, key: str, value: str) -> Mapping[str, Any] | None:

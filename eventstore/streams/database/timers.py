@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tailrace.eventstore.streams.database.ask import Ask
+from tailrace.eventstore.streams.database.connection import Ask
 
 # psycopg gives what a statement returns, so each returns something.
 _PUT: Final = """

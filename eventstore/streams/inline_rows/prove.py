@@ -11,7 +11,7 @@ import psycopg
 
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.database import table_rows
-from tailrace.eventstore.streams.database.ask import Ask, ask_of
+from tailrace.eventstore.streams.database.connection import Ask, ask_of
 from tailrace.eventstore.streams.database.source import SourceStreams, unpruned
 from tailrace.eventstore.streams.inline_rows.projection import InlineProjection, Row
 from tailrace.eventstore.streams.models.event_types import event_type_of

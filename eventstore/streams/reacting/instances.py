@@ -9,8 +9,7 @@ from uuid import uuid4
 
 from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.streams.blocking import finish
-from tailrace.eventstore.streams.database.ask import Ask, ask_of
-from tailrace.eventstore.streams.database.connection import DatabaseConnection, in_transaction
+from tailrace.eventstore.streams.database.connection import Ask, DatabaseConnection, ask_of, in_transaction
 from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.database.timers import Timers
 from tailrace.eventstore.streams.reacting.react import Reacted, has_ended

@@ -14,8 +14,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.context import context, metadata_json
-from tailrace.eventstore.streams.database.ask import Ask, ask_of
-from tailrace.eventstore.streams.database.connection import DatabaseConnection, in_transaction
+from tailrace.eventstore.streams.database.connection import Ask, DatabaseConnection, ask_of, in_transaction
 from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.database.timers import DueTimer, Timers
 from tailrace.eventstore.streams.deciding.decider import Rejected

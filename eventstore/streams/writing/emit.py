@@ -8,8 +8,7 @@ from uuid import UUID
 
 from tailrace.eventstore.streams.blocking import finish
 from tailrace.eventstore.streams.context import metadata_json
-from tailrace.eventstore.streams.database.ask import Ask, ask_of
-from tailrace.eventstore.streams.database.connection import DatabaseConnection
+from tailrace.eventstore.streams.database.connection import Ask, DatabaseConnection, ask_of
 from tailrace.eventstore.streams.database.source import SourceStreams, events_json
 from tailrace.eventstore.streams.stream import Stream
 from tailrace.eventstore.streams.writing.append import new_rows

@@ -13,11 +13,10 @@ import pyarrow as pa
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.log.personal_values import opened
-from tailrace.eventstore.model.event_schema import in_schema
+from tailrace.eventstore.model.event_schema import chosen_schema, in_schema
 from tailrace.eventstore.model.topic import Op, TopicKind
 from tailrace.eventstore.streams.blocking import finish
-from tailrace.eventstore.streams.database.ask import ask_of
-from tailrace.eventstore.streams.database.event_schema import required_schema
+from tailrace.eventstore.streams.database.connection import ask_of
 from tailrace.eventstore.streams.database.personal_rows import opened_rows
 from tailrace.eventstore.streams.database.source import SourceStreams
 from tailrace.eventstore.streams.recorded import recorded
@@ -63,7 +62,7 @@ def check_source(
 ) -> list[CheckedType] | None:
     """The events in a source: of each type a ``sample`` chosen by their ids, or all. None where it has no tables of
     domain events."""
-    schema = required_schema(None)
+    schema = chosen_schema()
     if connection.execute(in_schema(_IS_THERE, schema)).fetchone() != (True,):
         return None
     found: dict[EventType, CheckedType] = {}

@@ -108,7 +108,7 @@ def _in_source(
     """Delete the keys there; None where there are none."""
     from tailrace.cdc.postgres.connect import Address, connect
     from tailrace.eventstore.maintenance.redaction.forgotten import forgotten_keys
-    from tailrace.eventstore.streams.database.event_schema import schema_in_use
+    from tailrace.eventstore.model.event_schema import schema_in_use
     from tailrace.eventstore.streams.forget import NobodyKnown, forget, forget_keys, keys_forgotten
 
     with (
@@ -213,7 +213,7 @@ def _verify(invocation: Invocation, sources: Sequence[tuple[str, PostgresSourceS
     from tailrace.cdc.postgres.connect import Address, connect
     from tailrace.eventstore.errors import DifferenceFound
     from tailrace.eventstore.maintenance.redaction.forgotten import Left, forgotten_keys, left_in_log
-    from tailrace.eventstore.streams.database.event_schema import schema_in_use
+    from tailrace.eventstore.model.event_schema import schema_in_use
     from tailrace.eventstore.streams.forget import keys_forgotten, left_in_source
 
     left: list[Left] = []

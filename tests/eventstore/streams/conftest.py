@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from tailrace.eventstore.streams.database.event_schema import schema_in_use
+from tailrace.eventstore.model.event_schema import schema_in_use
 from tailrace.eventstore.streams.database.event_tables import install, upgrade
 from tailrace.eventstore.streams.database.source import AnyConnection
 from tailrace.testing import MemoryStreams

@@ -18,6 +18,7 @@ from sqlalchemy import create_engine
 from tailrace.cdc.repair.verify import verify_source
 from tailrace.cdc.setup.prepare import prepare_source
 from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.model.event_schema import chosen_schema, schema_in_use
 from tailrace.eventstore.model.redacted import ERASED
 from tailrace.eventstore.settings import PostgresSourceSettings, StoreSettings
 from tailrace.eventstore.streams import (
@@ -39,7 +40,6 @@ from tailrace.eventstore.streams import (
     use_schema,
 )
 from tailrace.eventstore.streams.database.event_partitions import partition_events
-from tailrace.eventstore.streams.database.event_schema import required_schema, schema_in_use
 from tailrace.eventstore.streams.database.event_tables import downgrade, install, migrations, prune, upgrade
 from tailrace.eventstore.streams.database.key_places import KeyPlace
 from tailrace.eventstore.streams.reacting.instances import timers_of
@@ -196,7 +196,7 @@ def test_it_goes_up_and_down_with_the_events(database: str, chosen: None) -> Non
 def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no schema for domain events"):
         use_schema(name)
-    assert required_schema(None) == "tailrace"
+    assert chosen_schema() == "tailrace"
     with pytest.raises(ValueError, match="must be a schema of its own"):
         PostgresSourceSettings(dsn="postgresql://host/shop", events_schema=name)
     with pytest.raises(ValueError, match="no schema for domain events"):

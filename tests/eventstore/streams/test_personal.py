@@ -47,8 +47,7 @@ from tailrace.eventstore.streams import (
     use_keys,
 )
 from tailrace.eventstore.streams.blocking import finish
-from tailrace.eventstore.streams.database.ask import ask_of
-from tailrace.eventstore.streams.database.connection import FORGET_GRANT, GRANTS, PERSONAL_GRANT
+from tailrace.eventstore.streams.database.connection import FORGET_GRANT, GRANTS, PERSONAL_GRANT, ask_of
 from tailrace.eventstore.streams.database.event_tables import downgrade, install
 from tailrace.eventstore.streams.database.source import AnyConnection, SourceStreams, keeper_of
 from tailrace.eventstore.streams.forget import FORGOTTEN, KeyForgotten, forget_keys
