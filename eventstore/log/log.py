@@ -21,6 +21,7 @@ from tailrace.eventstore.log import follow
 from tailrace.eventstore.log.as_of import resolve
 from tailrace.eventstore.log.one_look import OneLook, asked_once
 from tailrace.eventstore.log.reader import Selection, TopicReader
+from tailrace.eventstore.log.state_segments import KnownStates, StateReader
 from tailrace.eventstore.log.wakeup import Waker, waker_of
 from tailrace.eventstore.metadata import archived, log_start, segment_index, topics
 from tailrace.eventstore.metadata.archived import ArchivedFile
@@ -64,6 +65,7 @@ class Log:
         with catalog.read() as connection:
             self.log_id: str = connection.execute(select(tables.log.c.log_id)).scalar_one()
         self.look = OneLook()
+        self._known_states = KnownStates()
         self._groups: Catalog | None = None
         self._groups_lock = threading.Lock()
 
@@ -201,7 +203,11 @@ class Log:
         """References to rows that make a topic's state at a cut, in its order: those of its state runs up to there, and
         all of the epochs for which there is none. ``every_row``: only the run in place of rows that are gone. Raises
         HistoryGone for a cut before the topic's start."""
-        return self._reader(topic).state_segments(cut, every_row=every_row)
+        wanted = TopicId.of(topic)
+        reader = StateReader(self.catalog, self.storage, wanted, self._topic_id(topic))
+        if self.look.is_taken and not every_row and not cut.below_lsn:
+            return [*self._known_states.segments(reader, cut).refs]
+        return [*reader.segments(cut, every_row=every_row).refs]
 
     @asked_once
     def log_start(self, topic: TopicId | str) -> LogStart:

@@ -45,6 +45,10 @@ class OneLook(threading.local):
         finally:
             self.answers = None
 
+    @property
+    def is_taken(self) -> bool:
+        return self.answers is not None
+
     def answer(self, question: Hashable, ask: Callable[[], Any]) -> Any:
         """What was answered before, or what ``ask`` gives."""
         if self.answers is None:

@@ -27,7 +27,6 @@ from tailrace.eventstore.segment import segment
 from tailrace.eventstore.storage import Storage
 
 _BATCH_ROWS = 65_536
-_TRIES = 5  # each can fail only because retention moved the topic's start meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,54 +74,9 @@ class TopicReader:
                 if after >= cut.epoch:
                     return refs
                 page = segment_index.page(connection, self.topic, self.topic_id, cut, after, row)
-            self._require_end(start, cut, page)
+            require_end(self.topic, self.topic_id, start, cut, page)
             refs += page.refs
             after, row = page.through, page.row
-
-    def _require_end(self, start: LogStart, cut: Cut, page: segment_index.Page) -> None:
-        """Raises IntegrityError when the last page up to the log's head does not end where the topic does."""
-        if page.row is not None and start.head == cut.epoch == page.through and page.row != start.rows:
-            detail = (
-                f"{self.topic} has {page.row} rows up to the log's head, and {start.rows} offsets were given"
-            )
-            raise damaged_row(f"topic_offsets: topic_id {self.topic_id}", detail)
-
-    def state_segments(self, cut: Cut, *, every_row: bool) -> list[SegmentRef]:
-        """As ``Log.state_segments``."""
-        for _ in range(_TRIES - 1):
-            refs = self._state_segments(cut, every_row)
-            if refs is not None:
-                return refs
-        return self._state_segments(cut, every_row) or []
-
-    def _state_segments(self, cut: Cut, every_row: bool) -> list[SegmentRef] | None:
-        """None when the topic's start moved between two pages."""
-        with self.catalog.read() as connection:
-            start = log_start.read(connection, self.topic_id)
-            if not start.has(self.topic, cut):
-                raise log_start.history_gone(connection, self.storage, self.topic, start)
-            runs = state_runs.runs_of(connection, self.topic, self.topic_id)
-        if every_row:
-            runs = [run for run in runs if run.epoch == start.epoch]
-        refs: list[SegmentRef] = []
-        after = start.epoch
-        for run in [*state_runs.chain(runs, self.topic, start, cut), None]:
-            upto, row = cut if run is None else Cut(run.after), None
-            while after < upto.epoch:
-                with self.catalog.read() as connection:
-                    now = log_start.read(connection, self.topic_id)
-                    if now.epoch != start.epoch:
-                        return None
-                    if row is None:
-                        row = max(sum(now.whole), segment_index.rows_up_to(connection, self.topic_id, after))
-                    page = segment_index.page(connection, self.topic, self.topic_id, upto, after, row)
-                self._require_end(now, cut, page)
-                refs += page.refs
-                after, row = page.through, page.row
-            if run is not None:
-                refs += run.refs
-                after = run.epoch
-        return refs
 
     def read(self, selection: Selection, after_epoch: int) -> Iterator[pa.RecordBatch]:
         """As ``Log.read``.
@@ -146,7 +100,7 @@ class TopicReader:
                     after, row = now.epoch, sum(now.whole)
                 page = segment_index.page(connection, self.topic, self.topic_id, selection.cut, after, row)
                 versions = {each.version: each for each in topics.schemas(connection, self.topic_id)}
-            self._require_end(now, selection.cut, page)
+            require_end(self.topic, self.topic_id, now, selection.cut, page)
             for ref in page.refs:
                 if ref.path is not None and ref.path == missing:
                     self.storage.open(ref.path)  # named twice, so it is lost: raises
@@ -212,6 +166,13 @@ class TopicReader:
             if now.epoch == start.epoch:
                 return error
             return log_start.history_gone(connection, self.storage, self.topic, now)
+
+
+def require_end(topic: TopicId, topic_id: int, start: LogStart, cut: Cut, page: segment_index.Page) -> None:
+    """Raises IntegrityError when the last page up to the log's head does not end where the topic does."""
+    if page.row is not None and start.head == cut.epoch == page.through and page.row != start.rows:
+        detail = f"{topic} has {page.row} rows up to the log's head, and {start.rows} offsets were given"
+        raise damaged_row(f"topic_offsets: topic_id {topic_id}", detail)
 
 
 def _has_rest(

@@ -154,10 +154,12 @@ class ProjectionSteps:
         with self._catalog.read() as connection:
             return StepsExtent(*connection.execute(query).one())
 
-    def last(self, projection: str, generation: int) -> DerivedRun | None:
-        """The step at which a generation's chain ends; None before the first. Raises as ``list``."""
+    def last(self, projection: str, generation: int, up_to: int | None = None) -> DerivedRun | None:
+        """The step at which a generation's chain ends, or that leads to the last epoch <= ``up_to``; None before the
+        first. Raises as ``list``."""
         table = tables.derived
-        mine = (table.c.projection == projection, table.c.generation == generation)
+        mine = [table.c.projection == projection, table.c.generation == generation]
+        mine += [] if up_to is None else [table.c.to_epoch <= up_to]
         query = steps_of(*mine).order_by(table.c.to_epoch.desc()).limit(1)
         with self._catalog.read() as connection:
             row = connection.execute(query).mappings().one_or_none()

@@ -90,7 +90,7 @@ def column_texts(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind):
         return pc.cast(column, pa.string())
     return pa.array([text(value) for value in column.to_pylist()], pa.string())
 

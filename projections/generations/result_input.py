@@ -101,10 +101,8 @@ def result_at(store: Store, name: str, epoch: int, generation: int | None = None
     info = live_of(store, name, generation)
     if info is None:
         return None
-    steps = [step for step in store.steps.list(name, info.generation) if step.to_epoch <= epoch]
-    if not steps or not _holds(store, info, steps[-1], epoch):
-        return None
-    return ResultStep(info, steps[-1])
+    step = store.steps.last(name, info.generation, epoch)
+    return ResultStep(info, step) if step is not None and _holds(store, info, step, epoch) else None
 
 
 def result_in(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultStep | None:

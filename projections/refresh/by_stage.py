@@ -238,7 +238,8 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
     if not isinstance(decided, Nothing):
         started = datetime.now(UTC)
         taken = take_step(inner, decided)
-        _record(ctx, taken, started)
+        if stage.partial.additive is None or taken.kind == "full":
+            _record(ctx, taken, started)
         prune(ctx, generation, stage.partial)
         keys = taken.keys
         if step.last is not None and step.last.to_epoch == taken.run.from_epoch:
@@ -325,7 +326,7 @@ def _require_same_columns(step: StepInput, stage: Stage, schema: pa.Schema) -> N
 
 
 def _record(ctx: ProjectionContext, taken: CommittedStep, started: datetime) -> None:
-    """For the next plan: nobody is shown it."""
+    """For the next plan, which does not ask about sums that follow changed rows. Nobody is shown it."""
     run = taken.run
     ctx.store.run_records.add(
         RunRecord(
