@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.segment.inline_parts import read_inline
 from tailrace.eventstore.segment.segment import DecodeHints, read_segment
 from tailrace.eventstore.state.bucket_passes import bucket_passes
 from tailrace.eventstore.state.compaction import Compactor
@@ -236,11 +237,16 @@ def _decode_units(
         version = versions[unit.refs[0].version]
         hints = DecodeHints(SILENT, layout.coded_columns(version) if coded else ())
         columns = [*layout.required_columns(version), "_offset", "_epoch"]
-        tables = [
-            read_segment(storage, ref, columns=columns, partitions=unit.partitions, hints=hints, of=version)
-            for ref in unit.refs
-        ]
-        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+        if all(ref.path is None and ref.below_lsn is None for ref in unit.refs):
+            table = read_inline(unit.refs, columns)
+        else:
+            tables = [
+                read_segment(
+                    storage, ref, columns=columns, partitions=unit.partitions, hints=hints, of=version
+                )
+                for ref in unit.refs
+            ]
+            table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
         return [take(rows) for rows in conform(table, version, layout)]
 
     units = list(_units(refs))
