@@ -47,6 +47,7 @@ class OneLook(threading.local):
 
     @property
     def is_taken(self) -> bool:
+        """Whether answers are remembered on this thread."""
         return self.answers is not None
 
     def answer(self, question: Hashable, ask: Callable[[], Any]) -> Any:

@@ -122,7 +122,7 @@ class StateReader:
             if run is not None:
                 refs += run.refs
                 after = run.epoch
-        runs_end = max((run.epoch for run in runs if run.epoch <= cut.epoch), default=start.epoch)
+        runs_end = max([start.epoch, *(run.epoch for run in runs if run.epoch <= cut.epoch)])
         return StateSegments(cut.epoch, tuple(refs), row, _files_end(refs, runs_end), seen)
 
     def _seen(self, connection: Connection) -> _Seen:

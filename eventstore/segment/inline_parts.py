@@ -22,8 +22,9 @@ _KEPT_BYTES = 16 << 20
 def read_inline(refs: Sequence[SegmentRef], columns: Collection[str]) -> pa.Table:
     """The rows of whole parts of one version, one after another: as ``read_segment`` gives those of each."""
     names = {name.partition(".")[0] for name in columns}
-    table = pa.concat_tables([_PARTS.table(ref) for ref in refs])
-    return table.select([name for name in table.column_names if name in names]).combine_chunks()
+    tables = (_PARTS.table(ref) for ref in refs)
+    chosen = [table.select([name for name in table.column_names if name in names]) for table in tables]
+    return pa.concat_tables(chosen).combine_chunks()
 
 
 class _KeptParts:
