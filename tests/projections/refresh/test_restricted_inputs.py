@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -12,10 +12,9 @@ import pytest
 
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.segment_ref import SegmentRef
-from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.segment.inline_parts import read_inline
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
-from tailrace.eventstore.storage import Storage
 from tailrace.projections import Changes, Computed, Events, Result, State, Through
 from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.definition.lineage import lineage_of
@@ -73,11 +72,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[SegmentRef]:
     """What is read of tables, one after the other."""
     refs: list[SegmentRef] = []
 
-    def watched(storage: Storage, ref: SegmentRef, *given: Any, **more: Any) -> pa.Table:
-        refs.append(ref)
-        return read_segment(storage, ref, *given, **more)
+    def watched(parts: Sequence[SegmentRef], columns: Collection[str]) -> pa.Table:
+        refs.extend(parts)
+        return read_inline(parts, columns)
 
-    monkeypatch.setattr(f"{LOOKUP}.read_segment", watched)
+    monkeypatch.setattr(f"{LOOKUP}.read_inline", watched)
     monkeypatch.setattr(f"{LOOKUP}._ROWS_PER_UNIT", 1)
     return refs
 
