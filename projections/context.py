@@ -17,12 +17,12 @@ from tailrace.eventstore.metadata.projection_steps import StepsExtent
 from tailrace.eventstore.model.info import EpochInfo
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.model.topic import TopicId
+from tailrace.eventstore.segment.kept_answers import KeptAnswers
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import BrokenProject
 from tailrace.projections.definition.model import Projection, Stage
 from tailrace.projections.generations.generation import Generation, Pin
-from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.round.builds import Builds
 from tailrace.projections.round.files import RoundFiles
 from tailrace.projections.round.kept_rows import KeptRows

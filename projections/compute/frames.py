@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.log.personal_values import opened
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.segment.kept_answers import KeptAnswers
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.assembly import ERASED
 from tailrace.eventstore.state.input import StateInput
@@ -24,7 +25,6 @@ from tailrace.projections.compute.char_padding import unpad, unpad_changes
 from tailrace.projections.compute.compute import define, keyed_frame
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, ReadPlan
 from tailrace.projections.definition.model import Input, Projection, State
-from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.result_input import ResultInput
 from tailrace.projections.round.plans import Contents
 

@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.segment import file_reader
+from tailrace.eventstore.segment.kept_answers import KeptAnswers
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.generations.checked_files import CheckedFiles
 from tailrace.projections.generations.difference import HASH, TableDifference, repeated_keys, sort_rows
-from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_file import decode, encode
 

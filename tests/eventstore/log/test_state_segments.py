@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import Connection
 
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
@@ -84,8 +86,8 @@ def test_a_later_position_reads_what_came_since(shop: ShopLog, monkeypatch: pyte
     store, asked = shop.store, list[int]()
     page = segment_index.page
 
-    def counted(connection: object, *given: object) -> segment_index.Page:
-        found = page(connection, *given)  # type: ignore[arg-type]
+    def counted(connection: Connection, *given: Any) -> segment_index.Page:
+        found = page(connection, *given)
         asked.append(len(found.refs))
         return found
 

@@ -11,6 +11,7 @@ from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment import inline_parts
 from tailrace.eventstore.segment.inline_parts import read_inline
+from tailrace.eventstore.segment.kept_answers import KeptAnswers
 from tailrace.eventstore.segment.segment import read_segment
 from tests.eventstore.histories import History
 from tests.eventstore.state.test_key_lookup import STORAGE
@@ -21,7 +22,7 @@ COLUMNS = ["_hash", "_op", "after.body", "_offset", "_epoch"]
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[SegmentRef]:
     """Those of twenty epochs, none of which was decoded before."""
-    monkeypatch.setattr(inline_parts, "_PARTS", inline_parts._KeptParts())
+    monkeypatch.setattr(inline_parts, "_PARTS", KeptAnswers(16 << 20, most_answers=2048))
     history = History()
     for key in range(20):
         history.put(key, {"body": f"text {key}"})
@@ -51,7 +52,8 @@ def test_what_was_decoded_serves_again_until_others_take_its_room(
     read_inline(parts, COLUMNS)
     read_inline(parts[3:], ["_op"])
     assert decoded == [ref.inline for ref in parts]
-    monkeypatch.setattr(inline_parts, "_KEPT_BYTES", 2 * parts[0].bytes + 1)
+    kept = inline_parts._PARTS
+    monkeypatch.setattr(kept, "_most_bytes", 2 * parts[0].bytes + 1)
     for again in (parts, parts[-1:]):
         read_inline(again, COLUMNS)
     assert len(decoded) == 20, "nothing new was decoded"
@@ -61,7 +63,7 @@ def test_what_was_decoded_serves_again_until_others_take_its_room(
     )
     read_inline(parts[:1], COLUMNS)
     assert len(decoded) == 22
-    assert inline_parts._PARTS._bytes <= inline_parts._KEPT_BYTES
+    assert kept._bytes <= kept._most_bytes
 
 
 def test_a_part_that_is_not_what_the_catalog_says_is_refused(parts: list[SegmentRef]) -> None:

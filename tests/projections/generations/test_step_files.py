@@ -15,12 +15,12 @@ import pytest
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.segment.kept_answers import KeptAnswers
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.projections.compute.bucket import BucketTask, Placement
 from tailrace.projections.generations import result_file, step_files
 from tailrace.projections.generations.difference import HASH, Mask, TableDifference, difference
 from tailrace.projections.generations.generation import files_of
-from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.step_files import (
     NO_FILES,

@@ -13,13 +13,13 @@ import pytest
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.inline_parts import read_inline
+from tailrace.eventstore.segment.kept_answers import KeptAnswers
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections import Changes, Computed, Events, Result, State, Through
 from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Input, KeyColumn, Projection
-from tailrace.projections.generations.kept_answers import KeptAnswers
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.refresh.by_key.restricted_inputs import Inputs, _as_projected
 from tests.projections.refresh.handmade import Handmade, columns, handmade, reading, set_of

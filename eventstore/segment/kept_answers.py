@@ -1,5 +1,5 @@
 """What is asked again soon, and takes no more memory than it may: rows that projections of one round look up, small
-files that every step reads."""
+files that every step reads, parts of the catalog that were just decoded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Answer = TypeVar("_Answer", bound=_Sized)
 
 
 class KeptAnswers:
-    """The latest answers, ``most_bytes`` of them: the oldest go first."""
+    """The latest answers, ``most_bytes`` of them, and at most so many: the oldest go first."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, most_bytes: int, most_answers: int | None = None) -> None:
+        self._most_bytes, self._most_answers = most_bytes, most_answers
         self._lock = threading.Lock()
         self._held: dict[Hashable, Any] = {}
         self._bytes = 0
@@ -41,6 +41,6 @@ class KeptAnswers:
             return
         self._held[question] = found
         self._bytes += found.nbytes
-        while self._bytes > self._most_bytes:
+        while self._bytes > self._most_bytes or len(self._held) > (self._most_answers or len(self._held)):
             oldest = next(iter(self._held))
             self._bytes -= self._held.pop(oldest).nbytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tailrace.projections.generations.kept_answers import KeptAnswers
+from tailrace.eventstore.segment.kept_answers import KeptAnswers
 
 
 def test_an_answer_is_looked_up_once_and_never_more_of_them_are_kept_than_may_be() -> None:
@@ -27,3 +27,10 @@ def test_an_answer_is_looked_up_once_and_never_more_of_them_are_kept_than_may_be
     look_up("b", 1)
     look_up("a", 1)
     assert asked == ["a", "large", "large", "b", "c", "a"], "the oldest went"
+
+
+def test_there_are_no_more_answers_than_asked_for() -> None:
+    kept = KeptAnswers(1000, most_answers=2)
+    for question in (1, 2, 3):
+        kept.get(question, lambda: pa.array([1.0]))
+    assert [*kept._held] == [2, 3] and kept._bytes == 16
