@@ -26,6 +26,7 @@ from tailrace.projections.generations.generation import Generation, Pin
 from tailrace.projections.round.builds import Builds
 from tailrace.projections.round.files import RoundFiles
 from tailrace.projections.round.kept_rows import KeptRows
+from tailrace.projections.round.kept_sums import KeptSums
 from tailrace.projections.round.plans import KeptPlans
 from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
@@ -143,6 +144,7 @@ class ProjectionContext:
         self.kept_rows = KeptRows(
             settings.projections.kept_rows_bytes, settings.projections.incremental_bytes
         )
+        self.kept_sums = KeptSums(settings.projections.incremental_bytes, clock)
         self.round_rows = KeptAnswers(settings.projections.incremental_bytes)
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}

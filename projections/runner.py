@@ -236,6 +236,7 @@ def run(
         refresh_lease(ctx, [each.name for each in selected]),
         kept_connections(),
         ctx.kept_rows.at_work(),
+        ctx.kept_sums.at_work(),
         Beside(ctx) as beside,
     ):
         plan_first_builds(ctx, [each.name for each in selected])

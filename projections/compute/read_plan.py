@@ -142,17 +142,17 @@ def plan_reads(
     names: Sequence[str] | None = None,
     results: ResultSources = _LIVE,
 ) -> ReadPlan:
-    """Resolve inputs (default: all) at ``cut``. The log is sealed when too much of it is inline.
+    """Resolve inputs (default: all) at ``cut``, for tasks: the log is sealed when too much of it is inline.
 
     Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
     """
     for _ in range(_SEALS):
-        plan = _plan(store, projection, cut, names, results)
+        plan = resolve_reads(store, projection, cut, names, results)
         if plan.inline_bytes(parallelism) <= INLINE_LIMIT:
             return plan
         with suppress(Fenced):  # upkeep began to seal meanwhile
             store.seal()
-    return _plan(store, projection, cut, names, results)
+    return resolve_reads(store, projection, cut, names, results)
 
 
 def needs(
@@ -188,20 +188,21 @@ def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputN
             )
 
 
-def _plan(
+def resolve_reads(
     store: Store,
     projection: Projection,
     cut: Cut,
-    names: Sequence[str] | None,
-    results: ResultSources,
+    names: Sequence[str] | None = None,
+    results: ResultSources = _LIVE,
 ) -> ReadPlan:
+    """Resolve inputs (default: all) at ``cut``, for this process. Raises as ``plan_reads``."""
     planned: dict[str, Planned] = {}
     computed: dict[str, ComputedInput] = {}
     for name in projection.inputs if names is None else names:
         source = projection.inputs[name]
         if isinstance(source, Result) and source.projection in results.computed_inputs:
             definition = results.computed_inputs[source.projection]
-            computed[name] = ComputedInput(definition, _plan(store, definition, cut, None, results))
+            computed[name] = ComputedInput(definition, resolve_reads(store, definition, cut, None, results))
         else:
             planned[name] = plan_input(store, source, cut, generations=results.generations)
     return ReadPlan(cut, planned, computed)

@@ -6,7 +6,8 @@ results (``Stage``) are a generation of their own, without a sink, which nobody 
 
   - *Begun* when the last refreshes computed everything and that took long; where they add up, when the last refreshes
     took long, or by the first build if the input is large. They belong to one generation of the definition.
-  - *Refreshed* to the position before the step is taken, as any result that another reads.
+  - *Refreshed* to the position before the step is taken, as any result that another reads. Where they add up, a process
+    that goes on does so in memory, and takes a step of them once in a while (``KeptSums``).
   - *Left behind* for some refreshes where all of them had to be computed anew: that is no less work. Not so sums.
   - *Dropped* with their generation, or when they would be others than before.
 
@@ -25,13 +26,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tailrace.eventstore.disclosure import describe_error
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.projections.analysis.empty_inputs import empty_inputs
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.frames import local_frame
 from tailrace.projections.compute.input_facts import facts_of
-from tailrace.projections.compute.read_plan import needs, plan_reads
+from tailrace.projections.compute.read_plan import needs, resolve_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.model import (
@@ -47,8 +49,9 @@ from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_input import ResultInput, plan_result, result_at
 from tailrace.projections.generations.step_files import folder_of, read_delta, read_results
-from tailrace.projections.refresh.by_key.additive import require_addable
+from tailrace.projections.refresh.by_key.additive import put_off, require_addable
 from tailrace.projections.refresh.engines.choice import (
+    choose,
     is_row_by_row,
     is_small,
     of_engine,
@@ -129,6 +132,7 @@ def drop_stage(ctx: ProjectionContext, generation: Generation) -> None:
         return
     paths = list(ctx.store.storage.list(folder_of(held.projection)))
     ctx.store.derived.drop_generation(held.projection, held.number)
+    ctx.kept_sums.forget(held.projection, held.number)
     ctx.store.run_records.forget(held.projection)
     for path in paths:
         ctx.store.storage.delete(path)
@@ -219,7 +223,7 @@ def _without_rows(
 ) -> dict[str, DataFrame]:
     """Inputs (default: all) that have columns alone."""
     ctx = step.ctx
-    reads = plan_reads(ctx.store, definition, step.cut, ctx.parallelism, names)
+    reads = resolve_reads(ctx.store, definition, step.cut, names)
     return empty_inputs(ctx.spark, definition, reads.inputs)
 
 
@@ -234,30 +238,86 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
     inner = StepInput(ctx, stage.partial, generation, step.cut, read_by=replace(step, definition=stage.over))
     decided = plan_generation(inner)
     keys: int | None = 0
-    changed: RowsOfKeys | None = None
-    if not isinstance(decided, Nothing):
-        started = datetime.now(UTC)
-        taken = take_step(inner, decided)
-        if stage.partial.additive is None or taken.kind == "full":
-            _record(ctx, taken, started)
-        prune(ctx, generation, stage.partial)
-        keys = taken.keys
-        if step.last is not None and step.last.to_epoch == taken.run.from_epoch:
-            changed = taken.rows
-        if keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS:
-            inner.note_in_vain()
-    result = plan_result(ctx.store, generation.projection, step.cut, generation.number)
+    changed = _put_off(inner, decided) if stage.by_key else None
+    if changed is not None:
+        keys, stored = len(changed.keys), _stored_bytes(inner)
+    else:
+        if not isinstance(decided, Nothing):
+            keys, changed = _stepped(inner, decided)
+        result = plan_result(ctx.store, generation.projection, step.cut, generation.number)
+        stored = result.stored_bytes
+        known = changed is not None and step.last is not None and changed.since <= step.last.to_epoch
+        if not known:
+            changed = _changed(step, generation, result) if stage.by_key else None
     parity = parity_of(replace(inner, asked=Asked())) if sail_is_wanted(ctx) else None
     return Partial(
         stage.over,
         {generation.projection: generation.number},
-        result.stored_bytes,
+        stored,
         keys,
         clock() - began,
         "sail" if parity is not None and parity.failed is None and parity.over else "spark",
-        (changed or _changed(step, generation, result)) if stage.by_key else None,
+        changed if stage.by_key else None,
         partial(_give_up, step),
     )
+
+
+def _put_off(inner: StepInput, decided: Plan) -> RowsOfKeys | None:
+    """The partial results that changed since the result over them, where these go on in memory (``KeptSums``)."""
+    last, over, additive = inner.last, inner.read_by, inner.definition.additive
+    if (
+        additive is None
+        or last is None
+        or not isinstance(decided, Incremental)
+        or over is None
+        or over.last is None
+        or over.last.to_epoch < last.to_epoch
+        or not inner.ctx.kept_sums.puts_off
+    ):
+        return None
+    step, chosen = choose(inner, decided, last)
+    if not isinstance(chosen, Incremental):
+        return None
+    try:
+        changed = put_off(step, additive, last)
+    except Exception as error:  # noqa: BLE001 the step that is taken instead meets it, and says what is to be done
+        _log.debug("%s takes a step: %s", inner.generation, describe_error(error))
+        return None
+    to = inner.ctx.kept_sums.is_due(last)
+    if to is not None:
+        _catch_up(replace(inner, cut=inner.ctx.store.cut(to)))
+    return changed
+
+
+def _catch_up(inner: StepInput) -> None:
+    """The step to where everything was put off. What cannot be done so is met by the next one."""
+    decided, kept = plan_generation(inner), inner.ctx.kept_sums
+    if isinstance(decided, Incremental):
+        kept.go_on(take_step(inner, decided).run)
+        prune(inner.ctx, inner.generation, inner.definition)
+    else:
+        kept.forget(inner.generation.projection, inner.generation.number)
+
+
+def _stepped(inner: StepInput, decided: Full | Incremental) -> tuple[int | None, RowsOfKeys | None]:
+    """A step of partial results: how many keys it computed anew (None: all), and which, where these are known."""
+    ctx, generation, definition = inner.ctx, inner.generation, inner.definition
+    started = datetime.now(UTC)
+    taken = take_step(inner, decided)
+    ctx.kept_sums.forget(generation.projection, generation.number)
+    if definition.additive is None or taken.kind == "full":
+        _record(ctx, taken, started)
+    prune(ctx, generation, definition)
+    if taken.keys is None and taken.run.from_epoch and (taken.seconds or 0.0) >= _LONG_SECONDS:
+        inner.note_in_vain()
+    return taken.keys, taken.rows
+
+
+def _stored_bytes(step: StepInput) -> int:
+    """Of the files of the last step."""
+    assert step.last is not None, "one was taken"
+    held = files_of(step.last)
+    return sum(file.bytes for file in (*held.runs, *held.overlays))
 
 
 def _changed(step: StepInput, generation: Generation, result: ResultInput) -> RowsOfKeys | None:
@@ -278,7 +338,7 @@ def _changed(step: StepInput, generation: Generation, result: ResultInput) -> Ro
     )
     placed, wanted = dict(result.placed), result.buckets_of(keys.hashes)
     rows = read_results(storage, [placed[bucket] for bucket in wanted], schema, key, KeySubset.of(keys, key))
-    return RowsOfKeys(keys, rows.drop_columns([HASH]).cast(schema))
+    return RowsOfKeys(keys, rows.drop_columns([HASH]).cast(schema), last.to_epoch)
 
 
 def _begun(step: StepInput, stage: Stage) -> Generation:
@@ -288,7 +348,7 @@ def _begun(step: StepInput, stage: Stage) -> Generation:
     if definition.additive is not None:
         require_addable(schema, definition.key)
     _require_same_columns(step, stage, schema)
-    reads = plan_reads(ctx.store, definition, step.cut, ctx.parallelism)
+    reads = resolve_reads(ctx.store, definition, step.cut)
     partitions = ctx.settings.store.partitions
     planned = Generation(
         projection=definition.name,

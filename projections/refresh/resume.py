@@ -29,7 +29,7 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import file_reader
 from tailrace.projections.compute.bucket import BucketOutcome, BucketReceipt, BucketTask, receipts
-from tailrace.projections.compute.read_plan import plan_reads
+from tailrace.projections.compute.read_plan import resolve_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation
@@ -95,7 +95,7 @@ def position_of(
                 continue
             results = results_at(ctx.store, projection, cut, {})
             if basis_at(ctx, generation, cut, results) == basis:
-                plan_reads(ctx.store, projection, cut, ctx.parallelism)  # its history may be gone
+                resolve_reads(ctx.store, projection, cut)  # its history may be gone
                 return cut
     return None
 

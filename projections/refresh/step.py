@@ -118,6 +118,7 @@ def take_step(
     step, decided = choose(step, decided, last)
     if isinstance(decided, Full) and decided.afresh:
         ctx.kept_rows.forget_all()  # they may have what was erased
+        ctx.kept_sums.forget_all()
     if step.partial is None or step.partial.on == "spark":
         _ = step.engine.session  # its start is no part of what a step takes
     with attempts.attempt(ctx.store.catalog, name, number, str(step.cut.epoch)) as attempt:
@@ -292,7 +293,7 @@ def _compute_on(
             result = (
                 compute_incrementally(step, last.to_epoch, task, _objection(step, last), subqueries)
                 if additive is None
-                else compute_additively(step, additive, last.to_epoch, task)
+                else compute_additively(step, additive, last, task)
             )
             reason += f", which affects {result.keys:,} key{'' if result.keys == 1 else 's'}"
             reason += f"; {any_of(result.unchanged)} did not change" if result.unchanged else ""

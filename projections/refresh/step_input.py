@@ -22,10 +22,11 @@ from tailrace.projections.generations.result_input import results_at
 
 @dataclass(frozen=True, slots=True)
 class RowsOfKeys:
-    """All ``rows`` of a result that have these ``keys``."""
+    """All ``rows`` of a result that have these ``keys``, which are those that may be others than at epoch ``since``."""
 
     keys: KeySet
     rows: pa.Table
+    since: int
 
 
 @dataclass(frozen=True, slots=True)

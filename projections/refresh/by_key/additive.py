@@ -7,11 +7,14 @@ give now is added.
 
 No other row is read, however many a key has. Sums of integers and decimals are the same in any order, so the result is
 that of a full computation. ``NotIncremental`` says why a step cannot be taken so; everything is computed then.
+
+A process that goes on puts steps off (``KeptSums``): it adds to what it keeps in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -19,14 +22,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import HistoryGone
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge
-from tailrace.projections.compute.bucket import BucketTask
+from tailrace.projections.compute.bucket import BucketTask, placement_of
 from tailrace.projections.compute.read_plan import plan_input, require_changes
 from tailrace.projections.definition.lineage import Direct, Lineage
 from tailrace.projections.definition.model import Additive, NoStage, State
 from tailrace.projections.generations.difference import HASH
-from tailrace.projections.generations.key_set import KeySet, family
+from tailrace.projections.generations.generation import files_of
+from tailrace.projections.generations.key_set import KeySet, family, hashes_of
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.step_files import read_results
 from tailrace.projections.refresh.by_key.incremental import (
@@ -39,6 +44,7 @@ from tailrace.projections.refresh.by_key.incremental import (
 from tailrace.projections.refresh.by_key.rows_before import rows_before
 from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.step_input import RowsOfKeys, StepInput
+from tailrace.projections.round.kept_sums import LatestRows, SameHash, SumsSince
 
 _DIGITS = 76
 """Of decimals of 256 bits, which hold sums of any values that a result has."""
@@ -54,10 +60,48 @@ def require_addable(schema: pa.Schema, key: Sequence[str]) -> None:
 
 
 def compute_additively(
-    step: StepInput, additive: Additive, from_epoch: int, task: BucketTask
+    step: StepInput, additive: Additive, last: DerivedRun, task: BucketTask
 ) -> IncrementalResult:
-    """Take the step from ``from_epoch``, where the generation is: part of an attempt. Raises what
+    """Take the step after ``last``: part of an attempt; of what is kept, where it was put off. Raises what
     ``compute_incrementally`` raises. Then nothing was written."""
+    key, due = step.generation.key, step.ctx.kept_sums.due(last, step.cut.epoch)
+    if due is None:
+        changed, _ = _changed(step, additive, last, None)
+    else:
+        rows = due.rows.combine_chunks()
+        changed = RowsOfKeys(KeySet.of([rows[name] for name in key]), rows, last.to_epoch)
+    shown = _shown(changed, additive)
+    outcomes = written(step.projection, task, Lineage(key, {}, ()), changed.keys, shown.rows)
+    return IncrementalResult(outcomes, len(changed.keys), rows=shown)
+
+
+def put_off(step: StepInput, additive: Additive, last: DerivedRun) -> RowsOfKeys | None:
+    """Go on to the position in memory alone (``KeptSums``): the keys that changed, and their rows. None where that
+    cannot be kept. Raises what ``compute_incrementally`` raises, and what the engine raises."""
+    generation, kept = step.generation, _kept(step, last)
+    latest = LatestRows(generation.key, generation.schema) if kept is None else kept.latest
+    try:
+        changed, count = _changed(step, additive, last, kept)
+        if changed.keys.nulls:
+            return None
+        latest.add(step.cut.epoch, changed.rows, hashes_of([changed.rows[name] for name in generation.key]))
+    except SameHash:
+        return None
+    step.ctx.kept_sums.put(last, step.cut.epoch, latest, count)
+    return _shown(changed, additive)
+
+
+def _kept(step: StepInput, last: DerivedRun) -> SumsSince | None:
+    """What was put off, where the results of it are at its end."""
+    over = step.read_by.last if step.read_by is not None else None
+    return None if over is None else step.ctx.kept_sums.since(last, over.to_epoch)
+
+
+def _changed(
+    step: StepInput, additive: Additive, last: DerivedRun, kept: SumsSince | None
+) -> tuple[RowsOfKeys, int]:
+    """The keys that rows changed of, and the sums over all rows that they have now, of those without any too; and how
+    many rows changed."""
     ctx, projection, generation = step.ctx, step.projection, step.generation
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     source = projection.inputs[additive.input]
@@ -65,7 +109,8 @@ def compute_additively(
     whole = plan_input(ctx.store, source, step.cut)
     assert isinstance(whole, StateInput), "the input is a State"
     columns = tuple(column.name for column in whole.selected_columns)
-    window = RefreshWindow.of(step, Lineage((), {additive.input: Direct(columns)}, ()), from_epoch)
+    since = last.to_epoch if kept is None else kept.to
+    window = RefreshWindow.of(step, Lineage((), {additive.input: Direct(columns)}, ()), since)
     try:
         changed = changed_source_keys(step, source, whole, window)
         then = rows_before(ctx, additive.input, window.before, step.cut, changed)
@@ -77,27 +122,32 @@ def compute_additively(
         raise NotIncremental(error.message, "size") from None
     key = generation.key
     affected = KeySet.union([KeySet.of([rows[name] for name in key]) for rows in (before, now)])
-    held = _rows_of(task, affected, key)
-    result = added(held, before, now, additive, key)
-    lineage = Lineage(key, {}, ())
-    outcomes = written(projection, task, lineage, affected, result)
-    return IncrementalResult(outcomes, len(affected), rows=RowsOfKeys(affected, result))
+    held, others = (generation.schema.empty_table(), affected) if kept is None else kept.latest.find(affected)
+    held = pa.concat_tables([held, _rows_of(step, last, others)])
+    return RowsOfKeys(affected, added(held, before, now, additive, key), since), len(changed.hashes)
 
 
-def _rows_of(task: BucketTask, keys: KeySet, key: Sequence[str]) -> pa.Table:
-    """The result before, of some keys."""
-    placement = task.placement
+def _rows_of(step: StepInput, last: DerivedRun, keys: KeySet) -> pa.Table:
+    """The result of a step, of some keys."""
+    placement, held = placement_of(step.generation), files_of(last).buckets
     buckets = np.unique(placement.buckets_of(pa.array(keys.hashes))).tolist()
-    files = [task.previous[bucket] for bucket in buckets if bucket in task.previous]
-    found = read_results(task.storage, files, placement.schema, placement.key, KeySubset.of(keys, key))
+    files = [held[bucket] for bucket in buckets if bucket in held]
+    some = KeySubset.of(keys, placement.key)
+    found = read_results(step.ctx.store.storage, files, placement.schema, placement.key, some)
     return found.drop_columns([HASH]).cast(placement.schema)
+
+
+def _shown(changed: RowsOfKeys, additive: Additive) -> RowsOfKeys:
+    """Without the sums over no rows."""
+    rows = changed.rows.filter(pc.greater(changed.rows[additive.rows], 0)).combine_chunks()
+    return replace(changed, rows=rows)
 
 
 def added(
     held: pa.Table, before: pa.Table, now: pa.Table, additive: Additive, key: Sequence[str]
 ) -> pa.Table:
-    """The rows of keys, ``held``, with what their changed rows gave ``before`` and give ``now``. Pure. Raises
-    NotIncremental where the values do not fit, or there would be fewer rows than none."""
+    """The rows of keys, ``held``, with what their changed rows gave ``before`` and give ``now``; a key may be left
+    without rows. Pure. Raises NotIncremental where the values do not fit, or there would be fewer rows than none."""
     schema = held.schema
     names = [name for name in schema.names if name not in key]
     parts = [_wide(held, names), _wide(now, names), _wide(before, names, negative=True)]
@@ -106,10 +156,8 @@ def added(
         [name.removesuffix("_sum") if name not in key else name for name in sums.column_names]
     )
     rows = sums[additive.rows]
-    zero = pa.scalar(Decimal(0), rows.type)
-    if pc.any(pc.less(rows, zero)).as_py():
+    if pc.any(pc.less(rows, pa.scalar(Decimal(0), rows.type))).as_py():
         raise NotIncremental("what it holds is not of the rows that changed", "proof")
-    sums = sums.filter(pc.greater(rows, zero))
     try:
         return pa.table(
             [_narrow(sums, each, additive.counted) for each in schema], schema=schema

@@ -18,7 +18,7 @@ from tailrace.eventstore.model.schema import unify
 from tailrace.eventstore.state.input import DECODED
 from tailrace.projections.compute.engine import EngineName
 from tailrace.projections.compute.frames import shown_columns
-from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, plan_reads
+from tailrace.projections.compute.read_plan import ChangesInput, ReadPlan, resolve_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import Direct, lineage_of
 from tailrace.projections.definition.model import State
@@ -60,7 +60,7 @@ def parity_of(step: StepInput) -> Parity | None:
 
 def reads_of(step: StepInput, names: Sequence[str] | None = None) -> ReadPlan:
     """All rows of inputs at the step's position."""
-    return plan_reads(step.ctx.store, step.projection, step.cut, step.ctx.parallelism, names)
+    return resolve_reads(step.ctx.store, step.projection, step.cut, names)
 
 
 def is_small(ctx: ProjectionContext, reads: ReadPlan) -> bool:
