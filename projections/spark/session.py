@@ -51,6 +51,11 @@ _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 """The memory pool of tasks. They decode one row group after another; pools that return such blocks to the system and
 take them again cost a seventh of the tasks' time."""
 
+_BROADCAST_PART = 256
+_BROADCAST_BYTES = 10 << 20
+"""Spark's own bound for tables that a join sends to all tasks; a large heap has room for more. Files of this machine,
+which are not packed, seem larger than others."""
+
 _TAIL_CHARS = 1500
 _LOOK_SECONDS = 0.05
 _END_SECONDS = 30.0
@@ -262,7 +267,16 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
         }
         if settings.spark.master.startswith("local"):
             conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            broadcast = _heap_bytes(settings.spark.driver_memory) // _BROADCAST_PART
+            if broadcast > _BROADCAST_BYTES:
+                conf["spark.sql.autoBroadcastJoinThreshold"] = str(broadcast)
     return conf
+
+
+def _heap_bytes(text: str) -> int:
+    """What Spark takes ``2g`` or ``512m`` for; 0 for another text, which is Spark's to refuse."""
+    found = re.fullmatch(r"(\d+)([kmgt])b?", text.strip().lower())
+    return int(found[1]) << 10 * (1 + "kmgt".index(found[2])) if found else 0
 
 
 def runtime_conf(settings: Settings) -> dict[str, str]:
