@@ -88,7 +88,6 @@ def test_what_is_kept_is_of_one_step_and_of_the_position_where_its_results_are()
     step = DerivedRun("sums.1", 1, 0, 1, "delta", (), 0, "hash", None)
     assert not sums.puts_off
     with sums.at_work():
-        assert sums.puts_off
         for last, at in ((replace(step, hash="another"), 5), (step, 4)):
             sums.put(step, 5, LatestRows(KEY, SCHEMA), 1)
             assert sums.since(step, 5) is not None
