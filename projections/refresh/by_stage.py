@@ -235,7 +235,8 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         drop_stage(ctx, step.generation)
         held = None
     generation = held or _begun(step, stage)
-    inner = StepInput(ctx, stage.partial, generation, step.cut, read_by=replace(step, definition=stage.over))
+    over = replace(step, definition=stage.over)
+    inner = StepInput(ctx, stage.partial, generation, step.cut, read_by=over, asked=Asked(held=generation))
     decided = plan_generation(inner)
     keys: int | None = 0
     changed = _put_off(inner, decided) if stage.by_key else None
@@ -244,12 +245,13 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
     else:
         if not isinstance(decided, Nothing):
             keys, changed = _stepped(inner, decided)
+            inner = replace(inner, asked=Asked())  # more may have been found out
         result = plan_result(ctx.store, generation.projection, step.cut, generation.number)
         stored = result.stored_bytes
         known = changed is not None and step.last is not None and changed.since <= step.last.to_epoch
         if not known:
             changed = _changed(step, generation, result) if stage.by_key else None
-    parity = parity_of(replace(inner, asked=Asked())) if sail_is_wanted(ctx) else None
+    parity = parity_of(inner) if sail_is_wanted(ctx) else None
     return Partial(
         stage.over,
         {generation.projection: generation.number},
@@ -282,6 +284,7 @@ def _put_off(inner: StepInput, decided: Plan) -> RowsOfKeys | None:
         changed = put_off(step, additive, last)
     except Exception as error:  # noqa: BLE001 the step that is taken instead meets it, and says what is to be done
         _log.debug("%s takes a step: %s", inner.generation, describe_error(error))
+        inner.ctx.kept_sums.forget(inner.generation.projection, inner.generation.number)
         return None
     to = inner.ctx.kept_sums.is_due(last)
     if to is not None:
@@ -291,12 +294,13 @@ def _put_off(inner: StepInput, decided: Plan) -> RowsOfKeys | None:
 
 def _catch_up(inner: StepInput) -> None:
     """The step to where everything was put off. What cannot be done so is met by the next one."""
-    decided, kept = plan_generation(inner), inner.ctx.kept_sums
-    if isinstance(decided, Incremental):
-        kept.go_on(take_step(inner, decided).run)
+    decided = plan_generation(inner)
+    taken = take_step(inner, decided) if isinstance(decided, Incremental) else None
+    if taken is not None and taken.kind == "incremental":
+        inner.ctx.kept_sums.go_on(taken.run)
         prune(inner.ctx, inner.generation, inner.definition)
     else:
-        kept.forget(inner.generation.projection, inner.generation.number)
+        inner.ctx.kept_sums.forget(inner.generation.projection, inner.generation.number)
 
 
 def _stepped(inner: StepInput, decided: Full | Incremental) -> tuple[int | None, RowsOfKeys | None]:

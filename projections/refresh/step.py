@@ -74,7 +74,7 @@ _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves s
 class ComputedStep:
     """What the buckets became, and why the step is of this ``kind``. ``keys``: how many were affected (None: all).
     ``cause``: the kind of reason for a full one. ``seconds``: how long that took, without what was tried in vain.
-    ``rows``: those of the affected keys, where they are at hand."""
+    ``rows``: those of the affected keys, where they are at hand. ``was_kept``: they were computed earlier."""
 
     outcomes: list[BucketOutcome]
     kind: Literal["full", "incremental"]
@@ -84,6 +84,7 @@ class ComputedStep:
     on: EngineName = "spark"
     seconds: float = 0.0
     rows: RowsOfKeys | None = None
+    was_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,9 @@ def _witnessed(
     task: BucketTask,
     results: Mapping[str, int],
 ) -> ComputedStep:
-    """What Sail computed; where Spark gives another row, everything as Spark computes it."""
-    if computed.on == "spark":
+    """What Sail computed; where Spark gives another row, everything as Spark computes it. Of what was computed earlier,
+    the result is looked at that was computed of it then."""
+    if computed.on == "spark" or computed.was_kept:
         return computed
     failed = witness(step, _step_files(step, before, computed, results), computed.seconds)
     if failed is None:
@@ -299,7 +301,15 @@ def _compute_on(
             reason += f"; {any_of(result.unchanged)} did not change" if result.unchanged else ""
             seconds = clock() - began
             return ComputedStep(
-                result.outcomes, "incremental", reason, result.keys, None, step.on, seconds, result.rows
+                result.outcomes,
+                "incremental",
+                reason,
+                result.keys,
+                None,
+                step.on,
+                seconds,
+                result.rows,
+                result.was_kept,
             )
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause

@@ -72,7 +72,7 @@ def compute_additively(
         changed = RowsOfKeys(KeySet.of([rows[name] for name in key]), rows, last.to_epoch)
     shown = _shown(changed, additive)
     outcomes = written(step.projection, task, Lineage(key, {}, ()), changed.keys, shown.rows)
-    return IncrementalResult(outcomes, len(changed.keys), rows=shown)
+    return IncrementalResult(outcomes, len(changed.keys), rows=shown, was_kept=due is not None)
 
 
 def put_off(step: StepInput, additive: Additive, last: DerivedRun) -> RowsOfKeys | None:

@@ -106,12 +106,13 @@ class RefreshWindow:
 class IncrementalResult:
     """An outcome for each bucket that may have one of the affected ``keys``. ``unchanged``: scalar subqueries whose
     values stayed although what they read changed. ``rows``: the affected keys, and all rows of them, where another
-    result is computed of these."""
+    result is computed of these. ``was_kept``: they were computed before, for that result."""
 
     outcomes: list[BucketOutcome]
     keys: int
     unchanged: tuple[str, ...] = ()
     rows: RowsOfKeys | None = None
+    was_kept: bool = False
 
 
 Objection = Callable[[KeySet, set[str]], tuple[Cause, str] | None]
