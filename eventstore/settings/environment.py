@@ -90,8 +90,8 @@ class SparkSettings(Frozen):
     driver_memory: Annotated[
         str,
         Field(
-            description="Heap of the driver's JVM. On this machine joins broadcast tables of a 256th of it, where "
-            "that is more than Spark's 10 MiB."
+            description="Heap of the driver's JVM. With a local master joins broadcast tables of up to a 256th of "
+            "it, where that is more than Spark's 10 MiB."
         ),
     ] = "1g"
     shuffle_partitions: Annotated[int, Field(ge=1, description="Partitions of a shuffle.")] = 8

@@ -24,7 +24,7 @@ from tailrace.eventstore.state.assembly import ERASED
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.compute.frames import read_buckets, schemas, shown_columns
-from tailrace.projections.compute.patched_files import ROW_GROUP, write_patched, writing
+from tailrace.projections.compute.patched_files import ROW_GROUP, parquet_options, write_patched
 from tailrace.projections.compute.read_plan import Planned, plan_input
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Events, Input, State
@@ -114,7 +114,7 @@ def _write(storage: Storage, planned: Planned, schema: pa.Schema, into: Path) ->
 
     def write(share: tuple[int, int]) -> None:
         low, high = share
-        with pq.ParquetWriter(into / f"{low}.parquet", schema, **writing(schema)) as file:
+        with pq.ParquetWriter(into / f"{low}.parquet", schema, **parquet_options(schema)) as file:
             for rows in read_buckets(storage, planned, range(low, high)):
                 file.write_table(rows.select(schema.names).cast(schema), ROW_GROUP)
 

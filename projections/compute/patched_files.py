@@ -51,7 +51,7 @@ def reason_against_changes(store: Store, topic: TopicId, before: Cut, now: Cut) 
     return None
 
 
-def writing(schema: pa.Schema) -> dict[str, Any]:
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
     """How files of this machine are written, these and those that are folded: they are read more often, and soon gone.
     Rows lie in the order of hashes, so statistics of columns leave nothing out. Spark and Sail read decimals sooner as
     integers, and texts from dictionaries."""
@@ -84,7 +84,7 @@ def write_patched(
         kept = pq.read_table(files[at], memory_map=True).cast(schema)
         kept = kept.filter(pa.array(~_has_key(known, kept, names)))
         rows = pa.concat_tables([kept, fresh]) if at == 0 else kept
-        pq.write_table(rows, into / files[at].name, row_group_size=ROW_GROUP, **writing(schema))
+        pq.write_table(rows, into / files[at].name, row_group_size=ROW_GROUP, **parquet_options(schema))
 
     with ThreadPoolExecutor(len(files), "tailrace-inputs") as pool:
         list(pool.map(write, range(len(files))))

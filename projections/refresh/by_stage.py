@@ -286,7 +286,7 @@ def _put_off(inner: StepInput, decided: Plan) -> RowsOfKeys | None:
         _log.debug("%s takes a step: %s", inner.generation, describe_error(error))
         inner.ctx.kept_sums.forget(inner.generation.projection, inner.generation.number)
         return None
-    to = inner.ctx.kept_sums.is_due(last)
+    to = inner.ctx.kept_sums.take_turn(last)
     if to is not None:
         _catch_up(replace(inner, cut=inner.ctx.store.cut(to)))
     return changed

@@ -112,22 +112,17 @@ class KeptSums:
         self._most_bytes, self._clock = most_bytes, clock
         self._held: dict[tuple[str, int], SumsSince] = {}
         self._due_at = self._rests_until = 0.0
-        self._at_work = False
+        self.puts_off = False
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Inside, steps are put off. A process that ends before long does better to commit each."""
-        self._at_work, self._due_at = True, self._clock() + SECONDS
+        self.puts_off, self._due_at = True, self._clock() + SECONDS
         try:
             yield
         finally:
-            self._at_work = False
+            self.puts_off = False
             self.forget_all()
-
-    @property
-    def puts_off(self) -> bool:
-        """Whether steps are put off."""
-        return self._at_work
 
     @property
     def _are_too_large(self) -> bool:
@@ -155,8 +150,8 @@ class KeptSums:
                 aside = kept.due or replace(kept, latest=copy.copy(kept.latest))
                 self._held[each] = replace(kept, due=aside)
 
-    def is_due(self, last: DerivedRun) -> int | None:
-        """The epoch up to which a step after ``last`` is to be taken now; None where that has time."""
+    def take_turn(self, last: DerivedRun) -> int | None:
+        """The epoch up to which a step after ``last`` is taken now, while others rest; None where that has time."""
         held = self._held.get((last.projection, last.generation))
         rests = self._clock() < self._rests_until and not self._are_too_large
         if held is None or held.due is None or rests:
@@ -167,8 +162,9 @@ class KeptSums:
     def due(self, last: DerivedRun, to: int) -> LatestRows | None:
         """What a step after ``last`` to an epoch is taken of; None where that is not kept."""
         held = self._held.get((last.projection, last.generation))
-        known = held is not None and held.step == last.hash and held.due is not None and held.due.to == to
-        return held.due.latest if held is not None and held.due is not None and known else None
+        if held is None or held.step != last.hash or held.due is None or held.due.to != to:
+            return None
+        return held.due.latest
 
     def go_on(self, run: DerivedRun) -> None:
         """The step that was due is committed."""

@@ -59,7 +59,7 @@ def test_the_latest_row_of_each_key_is_found_and_what_was_set_aside_stays_as_it_
         assert as_rows(found) == {key: total for key, total in model.items() if key in asked}
         assert len(others) == len({*asked} - {*model})
         assert as_rows(latest.rows) == model
-        to = sums.is_due(step)
+        to = sums.take_turn(step)
         assert (to is not None) == (len(changes) > aside)
         if to is not None:
             due = sums.due(step, to)
@@ -94,9 +94,9 @@ def test_what_is_kept_is_of_one_step_and_of_the_position_where_its_results_are()
             assert sums.since(last, at) is None
             assert sums.since(step, 5) is None
         sums.put(step, 5, LatestRows(KEY, SCHEMA), 1)
-        assert sums.is_due(step) is None
+        assert sums.take_turn(step) is None
         now[0] += kept_sums.SECONDS
         sums.put(step, 6, LatestRows(KEY, SCHEMA), 1)
-        assert sums.is_due(step) == 6
-        assert sums.is_due(step) is None
+        assert sums.take_turn(step) == 6
+        assert sums.take_turn(step) is None
     assert sums.since(step, 6) is None
