@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, and_, func, insert, select, update
+from sqlalchemy import Connection, Row, RowMapping, and_, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import leases, tables
@@ -107,6 +107,15 @@ def leases_of(projection: str, generation: int) -> str:
     return f"{projection}/{generation}/"
 
 
+_GENERATIONS = (
+    select(tables.generations)
+    .where(tables.generations.c.projection == bindparam("of"))
+    .order_by(tables.generations.c.generation)
+)
+_LIVE = select(tables.live.c.generation).where(tables.live.c.projection == bindparam("of"))
+"""Made once: each refresh asks them, and making them takes as long as the answer."""
+
+
 class DerivedCatalog:
     """Generations by projection. Every change is one transaction with its condition in SQL."""
 
@@ -156,9 +165,7 @@ class DerivedCatalog:
             return self._generations(connection, projection), _live(connection, projection)
 
     def _generations(self, connection: Connection, projection: str) -> list[GenerationInfo]:
-        table = tables.generations
-        query = select(table).where(table.c.projection == projection).order_by(table.c.generation)
-        rows = connection.execute(query).all()
+        rows = connection.execute(_GENERATIONS, {"of": projection}).all()
         for row in rows:
             if row.digest != digest_of(row._mapping):
                 raise damaged_row(
@@ -319,8 +326,7 @@ def inputs_of(text: str) -> tuple[InputNeed, ...]:
 
 
 def _live(connection: Connection, projection: str) -> int | None:
-    table = tables.live
-    return connection.scalar(select(table.c.generation).where(table.c.projection == projection))
+    return connection.scalar(_LIVE, {"of": projection})
 
 
 def chain_end(connection: Connection, projection: str, generation: int) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, insert, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, bindparam, func, insert, select
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore import failpoints
@@ -70,11 +70,28 @@ def step_hash(digest: str, values: Mapping[str, Any] | RowMapping) -> str:
     return hashlib.sha256(json.dumps([digest, *covered], default=repr).encode()).hexdigest()
 
 
+_OF_GENERATION = (tables.generations.c.projection == tables.derived.c.projection) & (
+    tables.generations.c.generation == tables.derived.c.generation
+)
+
+
 def steps_of(*which: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Steps, each with its generation's ``digest``."""
     table, of = tables.derived, tables.generations
-    same = (of.c.projection == table.c.projection) & (of.c.generation == table.c.generation)
-    return select(table, of.c.digest).join(of, same).where(*which)
+    return select(table, of.c.digest).join(of, _OF_GENERATION).where(*which)
+
+
+_MINE = (
+    tables.derived.c.projection == bindparam("of"),
+    tables.derived.c.generation == bindparam("number"),
+)
+_LAST = (
+    steps_of(*_MINE, tables.derived.c.to_epoch <= bindparam("up_to"))
+    .order_by(tables.derived.c.to_epoch.desc())
+    .limit(1)
+)
+"""Made once: a refresh asks it several times, and making it takes as long as the answer."""
+_LAST_EPOCH = (1 << 63) - 1
 
 
 class ProjectionSteps:
@@ -157,12 +174,9 @@ class ProjectionSteps:
     def last(self, projection: str, generation: int, up_to: int | None = None) -> DerivedRun | None:
         """The step at which a generation's chain ends, or that leads to the last epoch <= ``up_to``; None before the
         first. Raises as ``list``."""
-        table = tables.derived
-        mine = [table.c.projection == projection, table.c.generation == generation]
-        mine += [] if up_to is None else [table.c.to_epoch <= up_to]
-        query = steps_of(*mine).order_by(table.c.to_epoch.desc()).limit(1)
+        asked = {"of": projection, "number": generation, "up_to": _LAST_EPOCH if up_to is None else up_to}
         with self._catalog.read() as connection:
-            row = connection.execute(query).mappings().one_or_none()
+            row = connection.execute(_LAST, asked).mappings().one_or_none()
         return None if row is None else _stored(row)
 
     def forget(self, projection: str, generation: int, up_to: int) -> None:
@@ -177,17 +191,21 @@ class ProjectionSteps:
                 )
 
 
+_CHAIN = (
+    select(tables.generations.c.digest, tables.derived.c.to_epoch, tables.derived.c.hash)
+    .join_from(tables.generations, tables.derived, _OF_GENERATION, isouter=True)
+    .where(
+        tables.generations.c.projection == bindparam("of"),
+        tables.generations.c.generation == bindparam("number"),
+    )
+    .order_by(tables.derived.c.to_epoch.desc())
+    .limit(1)
+)
+
+
 def _chain_of(connection: Connection, step: NewStep) -> tuple[str, int, str]:
     """The digest of the step's generation, and epoch and hash at which its chain ends. Raises Fenced."""
-    of, table = tables.generations, tables.derived
-    same = (table.c.projection == of.c.projection) & (table.c.generation == of.c.generation)
-    row = connection.execute(
-        select(of.c.digest, table.c.to_epoch, table.c.hash)
-        .join_from(of, table, same, isouter=True)
-        .where(of.c.projection == step.projection, of.c.generation == step.generation)
-        .order_by(table.c.to_epoch.desc())
-        .limit(1)
-    ).one_or_none()
+    row = connection.execute(_CHAIN, {"of": step.projection, "number": step.generation}).one_or_none()
     if row is None:
         raise Fenced(
             f"generation {step.generation} of {step.projection} was dropped",

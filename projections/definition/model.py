@@ -174,23 +174,30 @@ class Additive:
     its values differ (the counting algorithm: Gupta, Mumick, Subrahmanian, "Maintaining Views Incrementally", 1993).
 
     ``rows`` is the column that counts a key's rows: with none, there is no such key. ``counted`` names, for a column
-    of sums, the one that counts what it sums: the sum of no values is NULL."""
+    of sums, the one that counts what it sums: the sum of no values is NULL.
+
+    Where rows are grouped and summed as they are, ``columns`` names the input's column that each one of the key is, or
+    is the sum of, and ``counts`` that whose values are counted (None: rows). Empty where anything is computed of a
+    row, or rows are left out."""
 
     input: str
     rows: str
     counted: Mapping[str, str]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A definition in two: ``partial`` gives results that changes are followed into; ``over`` reads them as its
     ``input``, and gives the rows of the definition. ``by_key``: those of a key are of the partial results of the same
-    key."""
+    key. ``picks``: they are these rows, with the columns that it names; empty where anything is computed of them."""
 
     partial: Projection
     over: Projection
     input: str
     by_key: bool = False
+    picks: Mapping[str, str] = field(default_factory=dict)
 
 
 Call = Callable[["Projection"], object]

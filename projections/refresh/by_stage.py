@@ -259,6 +259,7 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
         keys,
         clock() - began,
         "sail" if parity is not None and parity.failed is None and parity.over else "spark",
+        stage.picks,
         changed if stage.by_key else None,
         partial(_give_up, step),
     )

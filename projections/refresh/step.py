@@ -34,7 +34,7 @@ from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
-from tailrace.projections.refresh.by_key.additive import compute_additively
+from tailrace.projections.refresh.by_key.additive import compute_additively, picked
 from tailrace.projections.refresh.by_key.incremental import (
     Objection,
     compute_incrementally,
@@ -260,7 +260,9 @@ def _compute_over(
     else:
         lineage = Lineage(step.generation.key, {}, ())
         (name,) = over.definition.inputs
-        rows = restricted_result(over, lineage, {name: changed.rows}, changed.keys)
+        rows = picked(changed.rows, partial.picks, step.generation.schema)
+        if rows is None:
+            rows = restricted_result(over, lineage, {name: changed.rows}, changed.keys)
         outcomes = written(over.projection, task, lineage, changed.keys, rows)
     reason = decided.what if isinstance(decided, Full) and partial.keys is not None else decided.reason
     anew = "all" if partial.keys is None else f"{partial.keys:,} {'key' if partial.keys == 1 else 'keys'}"

@@ -32,7 +32,8 @@ class RowsOfKeys:
 @dataclass(frozen=True, slots=True)
 class Partial:
     """Partial results of a definition at a position: ``over`` reads them, of these ``generations``, and gives the
-    definition's rows, ``on`` which engine. Their files have so many ``stored_bytes``. For this step so many ``keys``
+    definition's rows, ``on`` which engine; where it only ``picks`` columns, none is needed. Their files have so many
+    ``stored_bytes``. For this step so many ``keys``
     were computed anew (None: all), which took ``seconds``. ``changed``: those that are others than at the step before,
     where the rows of the definition follow from these alone. ``give_up``, with the reason, has the next steps do
     without."""
@@ -43,6 +44,7 @@ class Partial:
     keys: int | None
     seconds: float
     on: EngineName
+    picks: Mapping[str, str]
     changed: RowsOfKeys | None
     give_up: Callable[[str], None]
 

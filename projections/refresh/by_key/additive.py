@@ -117,7 +117,7 @@ def _changed(
         here = window.now.rows_by_source_key(additive.input, changed.hashes, changed.cells)
         names = window.now.visible_columns(additive.input)
         ends = {"before": then, "now": here.select(names)}
-        before, now = (result_over(step, {additive.input: rows}, at=at) for at, rows in ends.items())
+        before, now = (_summed(step, additive, rows, at) for at, rows in ends.items())
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
     key = generation.key
@@ -125,6 +125,51 @@ def _changed(
     held, others = (generation.schema.empty_table(), affected) if kept is None else kept.latest.find(affected)
     held = pa.concat_tables([held, _rows_of(step, last, others)])
     return RowsOfKeys(affected, added(held, before, now, additive, key), since), len(changed.hashes)
+
+
+def _summed(step: StepInput, additive: Additive, rows: pa.Table, at: str) -> pa.Table:
+    """Sums over some rows, ``at`` one end of the step. A key has several where nothing but adding up is left to do."""
+    plain = plain_sums(rows, additive, step.generation.schema, step.generation.key)
+    return result_over(step, {additive.input: rows}, at=at) if plain is None else plain
+
+
+def plain_sums(rows: pa.Table, additive: Additive, schema: pa.Schema, key: Sequence[str]) -> pa.Table | None:
+    """What each row is the sum of, as a result with this ``schema`` holds it; None where the definition says that an
+    engine computes it, or the types do. Pure."""
+    if not additive.columns:
+        return None
+    made = []
+    for each in schema:
+        if each.name in additive.counts:
+            made.append(_counts(rows, additive.counts[each.name]))
+            continue
+        column = rows[additive.columns[each.name]]
+        numbers = pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)
+        if not (column.type.equals(each.type) if each.name in key else numbers):
+            return None
+        made.append(column)
+    try:
+        return pa.table(
+            [column.cast(each.type) for column, each in zip(made, schema, strict=True)], schema=schema
+        )
+    except pa.ArrowInvalid:
+        return None
+
+
+def _counts(rows: pa.Table, column: str | None) -> pa.Array | pa.ChunkedArray:
+    """1 for each row with a value in a column, or for each row, and 0 for others."""
+    return pa.repeat(1, rows.num_rows) if column is None else pc.is_valid(rows[column]).cast(pa.int64())
+
+
+def picked(rows: pa.Table, picks: Mapping[str, str], schema: pa.Schema) -> pa.Table | None:
+    """Partial results as the rows of a definition that only ``picks`` columns of them; None where it has to be computed
+    of them. Pure."""
+    if not picks:
+        return None
+    try:
+        return rows.select([picks[name] for name in schema.names]).rename_columns(schema.names).cast(schema)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _rows_of(step: StepInput, last: DerivedRun, keys: KeySet) -> pa.Table:

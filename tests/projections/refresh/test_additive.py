@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -22,7 +23,7 @@ from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh import by_stage
-from tailrace.projections.refresh.by_key.additive import added
+from tailrace.projections.refresh.by_key.additive import added, plain_sums
 from tailrace.projections.refresh.plan import NotIncremental
 from tests.fixtures.scale import Scale
 from tests.projections.refresh.engines.test_sail import LARGE, on_sail
@@ -44,6 +45,11 @@ QUERIES = {
     "by_status": (
         "status",
         "select status, sum(amount) + count(*) as points from orders where id > 2 group by status having count(*) > 1",
+    ),
+    "as_it_is": (
+        "status",
+        "select status, sum(amount) as amount, sum(quantity) as items, count(*) as orders, count(amount) as priced"
+        " from orders group by status",
     ),
     "total": ("what", "select 'all' as what, sum(amount) as amount, count(*) as orders from orders"),
     "best": (
@@ -136,6 +142,21 @@ def test_the_first_build_of_a_large_table_makes_them_and_a_step_without_them_is_
     assert ctx.generations("by_customer.2")[0].state == "ready"
 
 
+def test_what_is_only_grouped_summed_and_counted_is_added_up_without_an_engine(
+    shop: ShopLog, context: ProjectionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        assert not [each.error for each in refresh(context, ["as_it_is"]) if each.error is not None]
+        shop.commit({"orders": [("c", shop.order(900 + number, customer_id=1))]})
+    for place in ("by_key.additive.result_over", "step.restricted_result"):
+        monkeypatch.setattr(f"tailrace.projections.refresh.{place}", _too_large)
+    (outcome,) = refresh(context, ["as_it_is"])
+    assert (outcome.kind, outcome.reason.rpartition("; ")[2]) == (
+        "incremental", "by way of partial results, 1 key of which were computed anew",
+    )  # fmt: skip
+    assert verify(context, "as_it_is").equal
+
+
 def _too_large(*_: object) -> NoReturn:
     raise NotIncremental("its rows took too much memory", "size")
 
@@ -174,6 +195,8 @@ def test_they_are_what_computing_everything_gives_whatever_happens_to_the_rows(
 
 
 ADDITIVE = Additive("orders", "rows", {"total": "counted"})
+PLAIN = replace(ADDITIVE, columns={"key": "key", "total": "total"}, counts={"counted": "total", "rows": None})
+PRICES = pa.array([Decimal("1.50"), None], pa.decimal128(12, 2))
 
 
 def table(*rows: tuple[str, str | None, int, int]) -> pa.Table:
@@ -214,3 +237,30 @@ def test_values_that_do_not_fit_are_computed_anew(
     with pytest.raises(NotIncremental) as refused:
         added(held, before, now, ADDITIVE, ["key"])
     assert refused.value.cause == cause
+
+
+@pytest.mark.parametrize(
+    "cells", [PRICES, pa.array([3, None], pa.int32()), pa.array([None, None], pa.int64())]
+)
+def test_a_row_is_the_sum_of_itself(cells: pa.Array) -> None:
+    rows = pa.table({"key": pa.array(["a", "b"]), "total": cells})
+    first = cells[0].as_py()
+    expected = table(
+        ("a", None if first is None else str(first), int(first is not None), 1), ("b", None, 0, 1)
+    )
+    found = plain_sums(rows, PLAIN, expected.schema, ["key"])
+    assert found is not None and found.equals(expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        ("key", pa.array([1, 2])),
+        ("total", pa.array(["1.2", None])),
+        ("total", pa.array([1.5, None])),
+        ("total", pa.array([Decimal("1.2345"), None])),
+    ],
+)
+def test_an_engine_says_what_columns_of_other_types_add_up_to(column: str, cells: pa.Array) -> None:
+    rows = pa.table({"key": pa.array(["a", "b"]), "total": PRICES} | {column: cells})
+    assert plain_sums(rows, PLAIN, table().schema, ["key"]) is None

@@ -30,6 +30,7 @@ from tailrace.projections.definition.sql.postgres.grammar import PostgresText
 from tailrace.projections.definition.sql.postgres.scope import folded
 from tailrace.projections.definition.sql.postgres.translate import parse
 from tailrace.projections.definition.sql.query_lineage import with_affects
+from tailrace.projections.definition.sql.stages.plain import with_plain_columns
 from tailrace.projections.definition.sql.stages.split import (
     PART,
     ROWS,
@@ -80,7 +81,8 @@ class QueryStages:
     ) -> Stage | None:
         """Whole groups that add up, where there are such: of rows of one table alone."""
         name = _only_input(select, facts)
-        if name is None or not isinstance(bare[name], State):
+        source = bare[name] if name is not None else None
+        if name is None or not isinstance(source, State):
             return None
         try:
             made = split(
@@ -89,6 +91,8 @@ class QueryStages:
         except NotSplit:
             return None
         additive = Additive(name, ROWS, made.counted)
+        if not source.cast:
+            additive = with_plain_columns(additive, made.stage, facts.names[name])
         partial = replace(self.make(_text(made.stage), made.key, bare), additive=additive)
         return self._stage(partial, made, defined, facts)
 
@@ -96,7 +100,7 @@ class QueryStages:
         if MEAN in made.query.sql().lower() and sum(facts.rows.values()) >= MOST_ROWS:
             raise NoStage("the last digit of a mean may be another's among so many rows")
         over = self.make(_text(made.query), defined.key, {STAGE: Result(partial.name)})
-        return Stage(partial, over, STAGE, made.by_key)
+        return Stage(partial, over, STAGE, made.by_key, made.picks)
 
     def _followed(
         self,

@@ -43,13 +43,15 @@ class NotSplit(NoStage):
 class Split:
     """``stage`` gives the partial results by ``key``; ``query`` reads them as a table ``stage``. ``by_key``: rows of it
     are of partial results with the same values in the key of the result, in its order. ``counted``: by columns of sums,
-    those that count what they sum; where the groups add up."""
+    those that count what they sum; where the groups add up. ``picks``: by columns of the result the partial results'
+    that they are, where all rows of these are the result's."""
 
     stage: exp.Select
     key: tuple[str, ...]
     query: exp.Select
     by_key: bool = False
     counted: Mapping[str, str] = field(default_factory=dict)
+    picks: Mapping[str, str] = field(default_factory=dict)
 
 
 MayHave = Callable[[str], bool]
@@ -148,7 +150,23 @@ class _Grouped:
             and distinct is None
             and not any(self.select.args.get(clause) for clause in ("limit", "offset"))
         )
-        return Split(self._stage(), key, query, by_key, self.counted)
+        return Split(self._stage(), key, query, by_key, self.counted, self._picks() if by_key else {})
+
+    def _picks(self) -> dict[str, str]:
+        """Of a result with a row for each row of the stage: its columns, where each is one of the stage's."""
+        if self.select.args.get("having") or not self.adds:
+            return {}
+        picked = {name: self._picked(value) for name, value in self._named.items()}
+        found = {name: column for name, column in picked.items() if column is not None}
+        return found if len(found) == len(picked) else {}
+
+    def _picked(self, value: exp.Expr) -> str | None:
+        if value in self.groups:
+            return f"group_{self.groups.index(value)}"
+        call = _aggregate(value.this if isinstance(value, exp.Filter) else value)
+        if call is None or _call_name(call) not in ("sum", "count"):
+            return None
+        return self._partial(value).name
 
     def _groups(self) -> Iterator[exp.Expr]:
         group = self.select.args.get("group")
