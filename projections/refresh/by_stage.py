@@ -49,7 +49,8 @@ from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.result_input import ResultInput, plan_result, result_at
 from tailrace.projections.generations.step_files import folder_of, read_delta, read_results
-from tailrace.projections.refresh.by_key.additive import put_off, require_addable
+from tailrace.projections.refresh.by_key.additive import put_off
+from tailrace.projections.refresh.by_key.sums import require_addable
 from tailrace.projections.refresh.engines.choice import (
     choose,
     is_row_by_row,
@@ -267,14 +268,14 @@ def _refreshed(step: StepInput, stage: Stage, held: Generation | None) -> Partia
 
 def _put_off(inner: StepInput, decided: Plan) -> RowsOfKeys | None:
     """The partial results that changed since the result over them, where these go on in memory (``KeptSums``)."""
-    last, over, additive = inner.last, inner.read_by, inner.definition.additive
+    last, additive = inner.last, inner.definition.additive
+    shown = inner.read_by.last if inner.read_by is not None else None
     if (
         additive is None
         or last is None
         or not isinstance(decided, Incremental)
-        or over is None
-        or over.last is None
-        or over.last.to_epoch < last.to_epoch
+        or shown is None
+        or shown.to_epoch < last.to_epoch
         or not inner.ctx.kept_sums.puts_off
     ):
         return None
@@ -282,7 +283,7 @@ def _put_off(inner: StepInput, decided: Plan) -> RowsOfKeys | None:
     if not isinstance(chosen, Incremental):
         return None
     try:
-        changed = put_off(step, additive, last)
+        changed = put_off(step, additive, last, shown.to_epoch)
     except Exception as error:  # noqa: BLE001 the step that is taken instead meets it, and says what is to be done
         _log.debug("%s takes a step: %s", inner.generation, describe_error(error))
         inner.ctx.kept_sums.forget(inner.generation.projection, inner.generation.number)

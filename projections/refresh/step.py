@@ -34,7 +34,7 @@ from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
-from tailrace.projections.refresh.by_key.additive import compute_additively, picked
+from tailrace.projections.refresh.by_key.additive import compute_additively
 from tailrace.projections.refresh.by_key.incremental import (
     Objection,
     compute_incrementally,
@@ -42,6 +42,7 @@ from tailrace.projections.refresh.by_key.incremental import (
     written,
 )
 from tailrace.projections.refresh.by_key.samples import check_samples, proof_of
+from tailrace.projections.refresh.by_key.sums import picked
 from tailrace.projections.refresh.compute_all import compute_at
 from tailrace.projections.refresh.costs import too_costly
 from tailrace.projections.refresh.engines.choice import (

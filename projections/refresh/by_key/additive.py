@@ -2,7 +2,7 @@
 give now is added.
 
   1. *Changed*: the rows of the one input with changes between two positions, as they were and as they are.
-  2. *Given*: the definition over each of the two.
+  2. *Given*: the definition over each of the two; the rows themselves, where it sums columns as they are.
   3. *Added*: to the values of their keys in the result before. A key without rows is gone.
 
 No other row is read, however many a key has. Sums of integers and decimals are the same in any order, so the result is
@@ -13,9 +13,7 @@ A process that goes on puts steps off (``KeptSums``): it adds to what it keeps i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +26,10 @@ from tailrace.eventstore.state.key_lookup import TooLarge
 from tailrace.projections.compute.bucket import BucketTask, placement_of
 from tailrace.projections.compute.read_plan import plan_input, require_changes
 from tailrace.projections.definition.lineage import Direct, Lineage
-from tailrace.projections.definition.model import Additive, NoStage, State
+from tailrace.projections.definition.model import Additive, State
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import files_of
-from tailrace.projections.generations.key_set import KeySet, family, hashes_of
+from tailrace.projections.generations.key_set import KeySet, hashes_of
 from tailrace.projections.generations.key_subset import KeySubset
 from tailrace.projections.generations.step_files import read_results
 from tailrace.projections.refresh.by_key.incremental import (
@@ -42,21 +40,10 @@ from tailrace.projections.refresh.by_key.incremental import (
     written,
 )
 from tailrace.projections.refresh.by_key.rows_before import rows_before
+from tailrace.projections.refresh.by_key.sums import added, plain_sums
 from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.step_input import RowsOfKeys, StepInput
 from tailrace.projections.round.kept_sums import LatestRows, SameHash, SumsSince
-
-_DIGITS = 76
-"""Of decimals of 256 bits, which hold sums of any values that a result has."""
-
-
-def require_addable(schema: pa.Schema, key: Sequence[str]) -> None:
-    """Raises NoStage for columns that are not added exactly, or tell no keys apart."""
-    for each in schema:
-        if each.name in key and family(each.type) is None:
-            raise NoStage(f"its keys are of {each.type}")
-        if each.name not in key and not (pa.types.is_integer(each.type) or pa.types.is_decimal(each.type)):
-            raise NoStage(f"it sums {each.type}")
 
 
 def compute_additively(
@@ -75,10 +62,11 @@ def compute_additively(
     return IncrementalResult(outcomes, len(changed.keys), rows=shown, was_kept=due is not None)
 
 
-def put_off(step: StepInput, additive: Additive, last: DerivedRun) -> RowsOfKeys | None:
-    """Go on to the position in memory alone (``KeptSums``): the keys that changed, and their rows. None where that
-    cannot be kept. Raises what ``compute_incrementally`` raises, and what the engine raises."""
-    generation, kept = step.generation, _kept(step, last)
+def put_off(step: StepInput, additive: Additive, last: DerivedRun, at: int) -> RowsOfKeys | None:
+    """Go on from epoch ``at``, where the results of it are, to the position in memory alone (``KeptSums``): the keys
+    that changed, and their rows. None where that cannot be kept. Raises what ``compute_incrementally`` raises, and what
+    the engine raises."""
+    generation, kept = step.generation, step.ctx.kept_sums.since(last, at)
     latest = LatestRows(generation.key, generation.schema) if kept is None else kept.latest
     try:
         changed, count = _changed(step, additive, last, kept)
@@ -89,12 +77,6 @@ def put_off(step: StepInput, additive: Additive, last: DerivedRun) -> RowsOfKeys
         return None
     step.ctx.kept_sums.put(last, step.cut.epoch, latest, count)
     return _shown(changed, additive)
-
-
-def _kept(step: StepInput, last: DerivedRun) -> SumsSince | None:
-    """What was put off, where the results of it are at its end."""
-    over = step.read_by.last if step.read_by is not None else None
-    return None if over is None else step.ctx.kept_sums.since(last, over.to_epoch)
 
 
 def _changed(
@@ -133,45 +115,6 @@ def _summed(step: StepInput, additive: Additive, rows: pa.Table, at: str) -> pa.
     return result_over(step, {additive.input: rows}, at=at) if plain is None else plain
 
 
-def plain_sums(rows: pa.Table, additive: Additive, schema: pa.Schema, key: Sequence[str]) -> pa.Table | None:
-    """What each row is the sum of, as a result with this ``schema`` holds it; None where the definition says that an
-    engine computes it, or the types do. Pure."""
-    if not additive.columns:
-        return None
-    made = []
-    for each in schema:
-        if each.name in additive.counts:
-            made.append(_counts(rows, additive.counts[each.name]))
-            continue
-        column = rows[additive.columns[each.name]]
-        numbers = pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)
-        if not (column.type.equals(each.type) if each.name in key else numbers):
-            return None
-        made.append(column)
-    try:
-        return pa.table(
-            [column.cast(each.type) for column, each in zip(made, schema, strict=True)], schema=schema
-        )
-    except pa.ArrowInvalid:
-        return None
-
-
-def _counts(rows: pa.Table, column: str | None) -> pa.Array | pa.ChunkedArray:
-    """1 for each row with a value in a column, or for each row, and 0 for others."""
-    return pa.repeat(1, rows.num_rows) if column is None else pc.is_valid(rows[column]).cast(pa.int64())
-
-
-def picked(rows: pa.Table, picks: Mapping[str, str], schema: pa.Schema) -> pa.Table | None:
-    """Partial results as the rows of a definition that only ``picks`` columns of them; None where it has to be computed
-    of them. Pure."""
-    if not picks:
-        return None
-    try:
-        return rows.select([picks[name] for name in schema.names]).rename_columns(schema.names).cast(schema)
-    except pa.ArrowInvalid:
-        return None
-
-
 def _rows_of(step: StepInput, last: DerivedRun, keys: KeySet) -> pa.Table:
     """The result of a step, of some keys."""
     placement, held = placement_of(step.generation), files_of(last).buckets
@@ -186,48 +129,3 @@ def _shown(changed: RowsOfKeys, additive: Additive) -> RowsOfKeys:
     """Without the sums over no rows."""
     rows = changed.rows.filter(pc.greater(changed.rows[additive.rows], 0)).combine_chunks()
     return replace(changed, rows=rows)
-
-
-def added(
-    held: pa.Table, before: pa.Table, now: pa.Table, additive: Additive, key: Sequence[str]
-) -> pa.Table:
-    """The rows of keys, ``held``, with what their changed rows gave ``before`` and give ``now``; a key may be left
-    without rows. Pure. Raises NotIncremental where the values do not fit, or there would be fewer rows than none."""
-    schema = held.schema
-    names = [name for name in schema.names if name not in key]
-    parts = [_wide(held, names), _wide(now, names), _wide(before, names, negative=True)]
-    sums = pa.concat_tables(parts).group_by([*key]).aggregate([(name, "sum") for name in names])
-    sums = sums.rename_columns(
-        [name.removesuffix("_sum") if name not in key else name for name in sums.column_names]
-    )
-    rows = sums[additive.rows]
-    if pc.any(pc.less(rows, pa.scalar(Decimal(0), rows.type))).as_py():
-        raise NotIncremental("what it holds is not of the rows that changed", "proof")
-    try:
-        return pa.table(
-            [_narrow(sums, each, additive.counted) for each in schema], schema=schema
-        ).combine_chunks()
-    except pa.ArrowInvalid as error:
-        raise NotIncremental(f"a sum is too large: {error}", "size") from None
-
-
-def _wide(table: pa.Table, names: Sequence[str], *, negative: bool = False) -> pa.Table:
-    """Values as decimals that are added without overflow; NULL adds nothing."""
-    for name in names:
-        column = table[name]
-        kind = pa.decimal256(_DIGITS, column.type.scale if pa.types.is_decimal(column.type) else 0)
-        wide = pc.fill_null(column.cast(kind), pa.scalar(Decimal(0), kind))
-        table = table.set_column(
-            table.schema.get_field_index(name), name, pc.negate(wide) if negative else wide
-        )
-    return table
-
-
-def _narrow(sums: pa.Table, field: pa.Field, counted: Mapping[str, str]) -> pa.ChunkedArray:
-    """A column in the type of the result."""
-    column = sums[field.name]
-    if field.name in counted:
-        counts = sums[counted[field.name]]
-        some = pc.not_equal(counts, pa.scalar(Decimal(0), counts.type))
-        column = pc.if_else(some, column, pa.scalar(None, column.type))
-    return column.cast(field.type)

@@ -24,7 +24,7 @@ from tailrace.projections.definition.sql.postgres.translate import parse
 from tailrace.projections.definition.sql.stages import choose
 from tailrace.projections.definition.sql.stages.plain import with_plain_columns
 from tailrace.projections.definition.sql.stages.split import ROWS, NotSplit, split
-from tailrace.projections.refresh.by_key.additive import added, plain_sums
+from tailrace.projections.refresh.by_key.sums import added, plain_sums
 
 _INTS = {"id", "owner", "h", "n"}
 _TABLES = {

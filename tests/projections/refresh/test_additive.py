@@ -23,7 +23,7 @@ from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh import by_stage
-from tailrace.projections.refresh.by_key.additive import added, plain_sums
+from tailrace.projections.refresh.by_key.sums import added, plain_sums
 from tailrace.projections.refresh.plan import NotIncremental
 from tests.fixtures.scale import Scale
 from tests.projections.refresh.engines.test_sail import LARGE, on_sail
