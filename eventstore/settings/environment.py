@@ -93,7 +93,7 @@ class SparkSettings(Frozen):
             description="Heap of the driver's JVM. With a local master joins broadcast tables of up to a 256th of "
             "it, where that is more than Spark's 10 MiB."
         ),
-    ] = "1g"
+    ] = "2g"
     shuffle_partitions: Annotated[int, Field(ge=1, description="Partitions of a shuffle.")] = 8
 
 

@@ -196,6 +196,28 @@ def test_partial_results_add_up_of_what_changed_rows_gave_and_give(
         assert added(held, before, now, additive, found.key).sort_by(order).equals(after)
 
 
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ('SELECT o.g, sum("n") AS s FROM orders o GROUP BY 1', {"group_0": "g", "partial_0": "n"}),
+        ("SELECT G, sum(Orders.N) AS s FROM Orders GROUP BY G", {"group_0": "g", "partial_0": "n"}),
+        ("SELECT g, sum(n) AS s FROM orders AS o(n, g, id) GROUP BY g", {}),
+        ("SELECT g, sum(n) AS s FROM orders WHERE true GROUP BY g", {}),
+        ("SELECT g, sum(n) FILTER (WHERE b) AS s FROM orders GROUP BY g", {}),
+        ("SELECT g, sum(-n) AS s FROM orders GROUP BY g", {}),
+        ('SELECT g, sum("N") AS s FROM orders GROUP BY g', {}),
+        ("SELECT orders, sum(n) AS s FROM orders GROUP BY orders", {}),
+    ],
+)
+def test_only_columns_as_they_are_need_no_engine(query: str, columns: dict[str, str]) -> None:
+    tree = parse(query)
+    assert isinstance(tree, exp.Select)
+    found = split(tree, ("g",), None, choose._may_have(tree, _FACTS), adds=True)
+    additive = with_plain_columns(Additive("orders", ROWS, found.counted), found.stage, _TABLES["orders"])
+    assert additive.columns == columns
+    assert additive.counts == ({"partial_1": "n", "rows": None} if columns else {})
+
+
 @given(query=_queries())
 def test_a_query_that_picks_columns_of_its_partial_results_has_their_rows(
     connection: psycopg.Connection[Any], query: str

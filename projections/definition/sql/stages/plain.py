@@ -13,8 +13,9 @@ from tailrace.projections.definition.sql.postgres.scope import folded
 
 def with_plain_columns(additive: Additive, stage: exp.Select, names: Collection[str]) -> Additive:
     """``additive`` with the columns of its input, which has these ``names``, that the ``stage`` groups, sums and
-    counts; as it is where the stage computes anything of a row, or leaves rows out."""
-    if stage.args.get("where") is not None:
+    counts; as it is where the stage computes anything of a row, leaves rows out, or has other names for columns."""
+    alias = stage.args["from_"].this.args.get("alias")
+    if stage.args.get("where") is not None or (alias is not None and alias.columns):
         return additive
     columns: dict[str, str] = {}
     counts: dict[str, str | None] = {}
