@@ -33,10 +33,9 @@ class RowsOfKeys:
 class Partial:
     """Partial results of a definition at a position: ``over`` reads them, of these ``generations``, and gives the
     definition's rows, ``on`` which engine; where it only ``picks`` columns, none is needed. Their files have so many
-    ``stored_bytes``. For this step so many ``keys``
-    were computed anew (None: all), which took ``seconds``. ``changed``: those that are others than at the step before,
-    where the rows of the definition follow from these alone. ``give_up``, with the reason, has the next steps do
-    without."""
+    ``stored_bytes``. For this step so many ``keys`` were computed anew (None: all), which took ``seconds``.
+    ``changed``: those that are others than at the step before, where the rows of the definition follow from these
+    alone. ``give_up``, with the reason, has the next steps do without."""
 
     over: Projection
     generations: Mapping[str, int]
