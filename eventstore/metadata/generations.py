@@ -113,7 +113,7 @@ _GENERATIONS = (
     .order_by(tables.generations.c.generation)
 )
 _LIVE = select(tables.live.c.generation).where(tables.live.c.projection == bindparam("of"))
-"""Made once: each refresh asks them, and making them takes as long as the answer."""
+"""Made once: each refresh asks them."""
 
 
 class DerivedCatalog:

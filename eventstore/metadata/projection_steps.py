@@ -90,7 +90,7 @@ _LAST = (
     .order_by(tables.derived.c.to_epoch.desc())
     .limit(1)
 )
-"""Made once: a refresh asks it several times, and making it takes as long as the answer."""
+"""Made once: a refresh asks it several times."""
 _LAST_EPOCH = (1 << 63) - 1
 
 

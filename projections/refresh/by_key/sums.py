@@ -21,8 +21,13 @@ def require_addable(schema: pa.Schema, key: Sequence[str]) -> None:
     for each in schema:
         if each.name in key and family(each.type) is None:
             raise NoStage(f"its keys are of {each.type}")
-        if each.name not in key and not (pa.types.is_integer(each.type) or pa.types.is_decimal(each.type)):
+        if each.name not in key and not _is_exact(each.type):
             raise NoStage(f"it sums {each.type}")
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Whether sums of values of a type are the same in any order."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
 def plain_sums(rows: pa.Table, additive: Additive, schema: pa.Schema, key: Sequence[str]) -> pa.Table | None:
@@ -36,8 +41,7 @@ def plain_sums(rows: pa.Table, additive: Additive, schema: pa.Schema, key: Seque
             made.append(_counts(rows, additive.counts[each.name]))
             continue
         column = rows[additive.columns[each.name]]
-        numbers = pa.types.is_integer(column.type) or pa.types.is_decimal(column.type)
-        if not (column.type.equals(each.type) if each.name in key else numbers):
+        if not (column.type.equals(each.type) if each.name in key else _is_exact(column.type)):
             return None
         made.append(column)
     try:
