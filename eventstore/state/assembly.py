@@ -1,4 +1,6 @@
-"""The state table, put together from the kept rows: one gather per column, marks for what no typed cell can say."""
+"""The state table, put together from the kept rows, and marks for what no typed cell can say.
+
+Rows stay where they are. Only where some cells were not sent, columns are gathered from several rows of their keys."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.eventstore.model.schema import Column
-from tailrace.eventstore.state.latest_rows import LatestRows, exact_keys
+from tailrace.eventstore.state.latest_rows import LatestRows
 from tailrace.eventstore.state.row_layout import Ints, Layout, Marks, StateRows, concat_marks
 
 # Arrow's string and list offsets are 32 bits wide; pieces of the result stay well below.
@@ -89,6 +91,15 @@ class _Gather:
     found: tuple[MovedCell, ...] = ()
 
 
+def as_table(part: StateRows, layout: Layout) -> pa.Table:
+    """Rows of the state that have all of their cells, as a part of the state table."""
+    every = np.arange(len(part))
+    gathers = [_Gather(column, every, len(part)) for column in layout.columns]
+    positions = [pa.array(getattr(part, name)) for name in _STATE_NARROW]
+    marks = [_raw_column(gathers, part.raw, slice(0, len(part))), pa.nulls(len(part), UNKNOWN.type)]
+    return pa.Table.from_arrays([*positions, *part.cells, *marks], schema=state_schema(layout))
+
+
 def assemble(
     parts: Sequence[StateRows],
     layout: Layout,
@@ -96,8 +107,8 @@ def assemble(
     moves: Mapping[tuple[int, int], CellMove],
     moved: Mapping[CellMove, MovedCell],
 ) -> pa.Table:
-    """The state table: one gather per column, in pieces that no column overflows."""
-    rows = _sort_by_key(parts, layout, latest.rows)
+    """The state table of ``parts`` that have the rows which ``latest`` requires: some cells of it are elsewhere."""
+    rows = latest.rows
     total = sum(map(len, parts))
     gathers = []
     for column in layout.columns:
@@ -125,24 +136,6 @@ def assemble(
 
 
 _STATE_NARROW = ("hashes", "lsns", "offsets", "epochs")  # STATE_FIELDS, in their order
-
-
-def _sort_by_key(parts: Sequence[StateRows], layout: Layout, rows: Ints) -> Ints:
-    """Rows sorted by (hash, key)."""
-    hashes: Ints = np.concatenate([part.hashes for part in parts])[rows]
-    order = np.argsort(hashes)
-    rows, hashes = rows[order], hashes[order]
-    same = hashes[1:] == hashes[:-1]
-    if same.any():  # different keys with one hash: rare enough for Python
-        tied = np.flatnonzero(np.concatenate([same, [False]]) | np.concatenate([[False], same]))
-        keys = exact_keys(parts, layout, rows[tied])
-        numbers = rows[tied].tolist()  # equal rows of a bag stay in their order
-        ranked = sorted(
-            range(len(tied)),
-            key=lambda at: (int(hashes[tied[at]]), [repr(cell) for cell in keys[at]], numbers[at]),
-        )
-        rows[tied] = rows[tied[ranked]]
-    return rows
 
 
 def _piece(

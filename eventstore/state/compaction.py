@@ -1,7 +1,7 @@
 """The compaction kernel: from the changes of one bucket, in offset order, to the newest row of each key.
 
 Pure Arrow and numpy: no files, no clock, no Spark. Only hashes and row numbers are computed on; the payload is moved
-by one monotonic ``take`` per piece of input and one gather for the result. It is never sorted, never shuffled:
+by one monotonic ``take`` per piece of input. It is never sorted, never shuffled:
 
   1. the rows of each key: row numbers sorted along with the 64-bit key hashes, then a check that neighbours' keys
      really are equal, so that a hash collision costs time, not truth;
@@ -26,9 +26,9 @@ import pyarrow as pa
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.state.assembly import (
-    PIECE_BYTES,
     CellMove,
     MovedCell,
+    as_table,
     assemble,
     hidden_cells,
     state_schema,
@@ -39,6 +39,8 @@ from tailrace.eventstore.state.row_layout import Ints, Layout, Mask, StateRows, 
 # Fold when this much is pending: large enough that vector operations pay, small enough for a task's memory.
 FOLD_ROWS = 1 << 20
 FOLD_BYTES = 128 << 20
+JOINED_BYTES = 8 << 20
+"""Parts below are joined: many small ones would cost more than their rows."""
 
 ResolveMoved = Callable[[Sequence[CellMove]], Mapping[CellMove, MovedCell]]
 
@@ -50,7 +52,7 @@ def compact(
     resolve_moved: ResolveMoved | None = None,
     fold_rows: int = FOLD_ROWS,
 ) -> pa.Table:
-    """State of one bucket: one row per living key, in ``state_schema``, sorted by (``_hash``, key).
+    """State of one bucket: one row per living key, in ``state_schema`` and in the order of their last changes.
 
     ``tables`` are all changes of the bucket from the log's start, in offset order, each with the schema version it
     was written under and at least the columns ``layout.needs(version)``, ``_offset`` and ``_epoch``. Without
@@ -137,7 +139,7 @@ class Compactor:
             for part, start, low, high in zip(self._parts, starts, cuts, cuts[1:], strict=False)
             if low < high
         ]
-        self._parts = _join_small(parts, PIECE_BYTES)
+        self._parts = _join_small(parts, JOINED_BYTES)
 
     def required_rows(self) -> tuple[KeptRows, list[CellMove]]:
         """Instead of ``finish``: the rows that must be kept to know the state, now and under whatever comes later, and
@@ -164,6 +166,8 @@ class Compactor:
             return state_schema(self._layout).empty_table()
         self._keep(needed)
         parts, self._parts = self._parts, []  # who still holds this object holds no rows
+        if not latest.sources:
+            return pa.concat_tables(as_table(part, self._layout) for part in parts)
         latest = latest.renumber(needed)
         moves = hidden_cells(parts, latest, self._layout)
         found = resolve_moved(sorted(set(moves.values()), key=_position)) if moves and resolve_moved else {}

@@ -39,8 +39,8 @@ def compute_states(storage: Storage | Path, wanted: StateInput, buckets: range) 
     """State of some buckets in ``assembly.state_schema``: key and chosen columns, ``_raw`` and ``_unknown``. As few
     tables as their size allows, each of buckets of one partition.
 
-    One row per living key, in each table sorted by (``_hash``, key). Raises IntegrityError when a segment is missing or
-    damaged.
+    One row per living key, in each table in the order of their last changes. Raises IntegrityError when a segment is
+    missing or damaged.
     """
     local = LocalStorage(storage) if isinstance(storage, Path) else storage
     layout = wanted.layout

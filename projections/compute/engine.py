@@ -219,6 +219,8 @@ def _frame_of_files(
     cut: Cut,
     columns: Sequence[str],
 ) -> DataFrame:
+    from pyspark.sql.types import StructType
+
     folder, schema = input_folder(ctx, projection.inputs[name], planned, cut, columns)
-    read = engine.session.read.schema(schema).parquet(str(folder))
-    return declare(read.select(*(f"`{column}`" for column in columns)), projection, name)
+    shown = StructType([schema[column] for column in columns])
+    return declare(engine.session.read.schema(shown).parquet(str(folder)), projection, name)

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -114,9 +114,12 @@ def _write(storage: Storage, planned: Planned, schema: pa.Schema, into: Path) ->
 
     def write(share: tuple[int, int]) -> None:
         low, high = share
-        with pq.ParquetWriter(into / f"{low}.parquet", schema, **parquet_options(schema)) as file:
-            for rows in read_buckets(storage, planned, range(low, high)):
-                file.write_table(rows.select(schema.names).cast(schema), ROW_GROUP)
+        states = read_buckets(storage, planned, range(low, high))
+        tables = (rows.select(schema.names).cast(schema) for rows in states)
+        first = next(tables, schema.empty_table())
+        with pq.ParquetWriter(into / f"{low}.parquet", schema, **parquet_options(first)) as file:
+            for rows in chain((first,), tables):
+                file.write_table(rows, ROW_GROUP)
 
     with ThreadPoolExecutor(count, "tailrace-inputs") as pool:
         list(pool.map(write, pairwise(bounds)))

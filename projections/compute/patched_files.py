@@ -33,6 +33,9 @@ from tailrace.projections.round.kept_rows import ChangedRows
 
 ROW_GROUP: Final = 1 << 17
 """Rows that are read at once: an engine holds all columns of them, for each of its tasks."""
+_SAMPLE_ROWS: Final = 1 << 14
+_REPEATING_MAX: Final = 0.2
+"""Of so many values one is another: a dictionary of more takes longer to make than it saves."""
 _SHARE: Final = 20
 _MOST_BYTES: Final = 256 << 20
 """Of the history of changed rows."""
@@ -51,17 +54,25 @@ def reason_against_changes(store: Store, topic: TopicId, before: Cut, now: Cut) 
     return None
 
 
-def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """How files of this machine are written, these and those that are folded: they are read more often, and soon gone.
-    Rows lie in the order of hashes, so statistics of columns leave nothing out. Spark and Sail read decimals sooner as
-    integers, and texts from dictionaries."""
-    texts = [each.name for each in schema if pa.types.is_string(each.type)]
+def parquet_options(rows: pa.Table) -> dict[str, Any]:
+    """How files of this machine that begin with ``rows`` are written, these and those that are folded: they are read
+    more often, and soon gone. Statistics cost more than they leave out. Spark and Sail read decimals sooner as
+    integers, and what repeats from dictionaries; Spark also goes by the size of files where it chooses how to join."""
     return {
         "compression": "none",
-        "use_dictionary": texts,
+        "use_dictionary": _repeating_columns(rows.slice(0, _SAMPLE_ROWS)),
         "store_decimal_as_integer": True,
         "write_statistics": False,
     }
+
+
+def _repeating_columns(sample: pa.Table) -> list[str]:
+    return [
+        field.name
+        for field in sample.schema
+        if not pa.types.is_nested(field.type)
+        and pc.count_distinct(sample[field.name]).as_py() <= _REPEATING_MAX * sample.num_rows
+    ]
 
 
 def write_patched(
@@ -84,7 +95,7 @@ def write_patched(
         kept = pq.read_table(files[at], memory_map=True).cast(schema)
         kept = kept.filter(pa.array(~_has_key(known, kept, names)))
         rows = pa.concat_tables([kept, fresh]) if at == 0 else kept
-        pq.write_table(rows, into / files[at].name, row_group_size=ROW_GROUP, **parquet_options(schema))
+        pq.write_table(rows, into / files[at].name, row_group_size=ROW_GROUP, **parquet_options(rows))
 
     with ThreadPoolExecutor(len(files), "tailrace-inputs") as pool:
         list(pool.map(write, range(len(files))))

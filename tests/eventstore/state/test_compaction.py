@@ -188,13 +188,13 @@ def test_files_of_which_only_what_matters_is_read_give_the_same(
 
 
 @given(STEPS)
-def test_state_is_sorted_by_hash_and_key_and_each_row_carries_its_position(
+def test_state_is_in_the_order_of_the_log_and_each_row_carries_its_position(
     steps: list[tuple[Any, ...]],
 ) -> None:
     wanted = history_of(steps, 2).state_input(1, 1)
     table = compute_state(NOWHERE, wanted, 0)
-    order = [(row["_hash"], row["id"]) for row in table.to_pylist()]
-    assert order == sorted(order)
+    offsets = table["_offset"].to_pylist()
+    assert offsets == sorted(offsets)
     written = {}
     for ref in wanted.refs:
         for row in read_segment(NOWHERE, ref).to_pylist():
@@ -266,7 +266,7 @@ def test_a_value_that_was_never_sent_is_unknown_and_not_null() -> None:
 
 
 def test_an_unknown_cell_holds_nothing_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.eventstore.state.compaction.PIECE_BYTES", 1)  # each epoch's rows lie apart
+    monkeypatch.setattr("tailrace.eventstore.state.compaction.JOINED_BYTES", 1)  # each epoch's rows lie apart
     known = change("c", 1, {"id": 1, "body": "another row's", "extra": None}, hash_=1)
     unsent = change("u", 2, {"id": 2, "body": None, "extra": None}, hash_=2, _unchanged=[2])
     rows = state_rows((FIRST, [known]), (FIRST, [unsent]))
@@ -439,7 +439,7 @@ def test_a_type_change_without_an_exact_cast_keeps_the_older_text(
     old = change("c", 1, {"id": 1, "body": body, "extra": None})
     null = change("c", 3, {"id": 3, "body": None, "extra": None}, hash_=3)
     after = change("c", 2, {"id": 2, "body": new, "extra": None}, hash_=2)
-    first, second, third = state_rows((FIRST, [old, null]), (changed, [after]))
+    first, third, second = state_rows((FIRST, [old, null]), (changed, [after]))
     assert (first["body"], first["_raw"]) == (None, [(2, body.encode())])
     assert (second["body"], second["_raw"]) == (new, None)
     assert (third["body"], third["_raw"]) == (None, None)
