@@ -108,3 +108,28 @@ def test_where_much_is_new_all_rows_are_folded(
     shop.commit({"orders": [("c", shop.order(number)) for number in range(911, 990)]})
     many = context.store.cut()
     assert rows_at(context, source, many) == rows_at(anew(context), source, many) and patched.count == 1
+
+
+def test_columns_of_values_that_repeat_have_dictionaries_and_no_others(
+    context: ProjectionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark goes by the size of files, and takes long for what is not packed."""
+    shop, source = ShopLog.start(context.store), State("shop.public.orders")
+    shop.fill(orders=400)
+    found = [coded_columns(context, source)]
+    shop.commit({"orders": [("c", shop.order(901))]})
+    patched = Written(monkeypatch, "write_patched")
+    monkeypatch.setattr(patched_files, "_SHARE", 20)
+    found.append(coded_columns(context, source))
+    assert patched.count == 1
+    for coded in found:
+        assert {"customer_id", "status"} <= coded and not coded & {"id"}
+
+
+def coded_columns(ctx: ProjectionContext, source: State) -> set[str]:
+    """Of the files of an input at the log's end."""
+    planned = plan_input(ctx.store, source, ctx.store.cut())
+    folder, _ = input_folder(ctx, source, planned, ctx.store.cut(), shown_columns(planned, source))
+    groups = [pq.read_metadata(file).row_group(0) for file in folder.iterdir()]
+    columns = [group.column(at) for group in groups for at in range(group.num_columns)]
+    return {column.path_in_schema for column in columns if column.has_dictionary_page}
