@@ -51,6 +51,7 @@ refreshed as soon as the log has grown."""
 BY_KEY_SECONDS = 0.5
 """How old a position may be that projections share which are refreshed by key, while none is far behind."""
 
+_LOOK_SECONDS = 0.1
 _UNFINISHED = ("failed", "waiting")
 
 LONGEST_WAIT = 30.0
@@ -224,6 +225,7 @@ def run(
     )
     news, files = _News(report), DefinitionFiles(selected)
     shared = SharedCut(ctx.store, schedule, clock)
+    growth = Growth(ctx.store, schedule, clock)
 
     def settle(done: Refreshed) -> None:
         for outcome in done.outcomes:
@@ -254,10 +256,7 @@ def run(
                     f"{edited.file} was edited; {', '.join(edited.projections)} goes on as it was read at the start,"
                     " until run is started again"
                 )
-            head = ctx.store.head()
-            seen = head.epoch if head else 0
-            schedule.note_growth(seen, lambda epoch: _age(ctx.store, epoch), clock())
-            name = schedule.next(clock())
+            name = growth.due()
             if name is not None:
                 cut = shared.of(name)
                 schedule.note_begun(name)
@@ -269,8 +268,32 @@ def run(
             for outcome in undefined_outcomes(ctx) if not names else ():
                 news.note(outcome)
             timeout = min(poll, schedule.wait(clock()))
-            with closing(ctx.store.follow(after_epoch=seen, timeout=timeout)) as epochs:
+            with closing(ctx.store.follow(after_epoch=growth.seen, timeout=timeout)) as epochs:
                 next(epochs, None)
+
+
+@dataclass(slots=True)
+class Growth:
+    """What the log has up to epoch ``seen``, which a schedule is told."""
+
+    store: Store
+    schedule: Schedule
+    clock: Callable[[], float]
+    seen: int = 0
+    _looked_at: float = -math.inf
+
+    def due(self) -> str | None:
+        """The projection to refresh now; None when none is due. Before that is said, or when the last look is some time
+        ago, the log is looked at: for each of many projections that would cost a tenth of their refreshes."""
+        if self.clock() - self._looked_at < _LOOK_SECONDS:
+            name = self.schedule.next(self.clock())
+            if name is not None:
+                return name
+        self._looked_at = self.clock()
+        head = self.store.head()
+        self.seen = head.epoch if head else 0
+        self.schedule.note_growth(self.seen, lambda epoch: _age(self.store, epoch), self.clock())
+        return self.schedule.next(self.clock())
 
 
 @dataclass(frozen=True, slots=True)

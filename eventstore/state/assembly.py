@@ -1,6 +1,7 @@
 """The state table, put together from the kept rows, and marks for what no typed cell can say.
 
-Rows stay where they are. Only where some cells were not sent, columns are gathered from several rows of their keys."""
+Rows stay where they are. Only where some cells were not sent, columns are gathered from several rows of their keys.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tailrace.eventstore.state.latest_rows import LatestRows
 from tailrace.eventstore.state.row_layout import Ints, Layout, Marks, StateRows, concat_marks
 
 # Arrow's string and list offsets are 32 bits wide; pieces of the result stay well below.
-PIECE_BYTES = 512 << 20
+_PIECE_BYTES = 512 << 20
 
 STATE_FIELDS = (
     pa.field("_hash", pa.int64(), nullable=False),
@@ -127,7 +128,7 @@ def assemble(
         gathers.append(_Gather(column, chosen, total, tuple(extra)))
     narrow = {name: np.concatenate([getattr(p, name) for p in parts])[rows] for name in _STATE_NARROW}
     raw = concat_marks([(part.raw, len(part)) for part in parts])
-    pieces = -(-sum(part.nbytes for part in parts) // PIECE_BYTES)
+    pieces = -(-sum(part.nbytes for part in parts) // _PIECE_BYTES)
     bounds = np.linspace(0, len(rows), pieces + 1).astype(int)
     tables = [
         _piece(parts, layout, narrow, gathers, raw, (int(low), int(high))) for low, high in pairwise(bounds)

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -115,11 +115,12 @@ def _write(storage: Storage, planned: Planned, schema: pa.Schema, into: Path) ->
     def write(share: tuple[int, int]) -> None:
         low, high = share
         states = read_buckets(storage, planned, range(low, high))
-        tables = (rows.select(schema.names).cast(schema) for rows in states)
-        first = next(tables, schema.empty_table())
-        with pq.ParquetWriter(into / f"{low}.parquet", schema, **parquet_options(first)) as file:
-            for rows in chain((first,), tables):
+        tables = (each.select(schema.names).cast(schema) for each in states)
+        rows: pa.Table | None = next(tables, schema.empty_table())
+        with pq.ParquetWriter(into / f"{low}.parquet", schema, **parquet_options(rows)) as file:
+            while rows is not None:
                 file.write_table(rows, ROW_GROUP)
+                rows = next(tables, None)
 
     with ThreadPoolExecutor(count, "tailrace-inputs") as pool:
         list(pool.map(write, pairwise(bounds)))

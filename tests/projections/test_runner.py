@@ -32,7 +32,7 @@ from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.refresh import RefreshOutcome
 from tailrace.projections.refresh.step import take_step
-from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule, SharedCut, run
+from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Growth, Schedule, SharedCut, run
 from tailrace.projections.sinks.record import spec_to_text
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import NOON, ShopLog, settings_in
@@ -330,6 +330,39 @@ def test_what_is_due_together_is_brought_to_one_position_and_what_asks_for_a_lat
     schedule.note_failed("totals", now)
     shop.work()
     assert shared.of("totals").epoch > newest.epoch, "it was refused there"
+
+
+def test_the_logs_end_is_looked_at_once_for_all_that_are_due_and_before_none_is(
+    shop: ShopLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, looks, head = [100.0], [0], Store.head
+
+    def counted(store: Store) -> object:
+        looks[0] += 1
+        return head(store)
+
+    monkeypatch.setattr(Store, "head", counted)
+    schedule = Schedule(dict.fromkeys("abc"), 60.0)
+    growth = Growth(shop.store, schedule, lambda: now[0])
+
+    def refresh_due(count: int) -> None:
+        for _ in range(count):
+            name = growth.due()
+            assert name is not None
+            schedule.note_refreshed(name, growth.seen, now[0])
+
+    refresh_due(3)
+    assert looks == [1]
+    assert growth.due() is None and looks == [2]
+    shop.fill()
+    now[0] += 0.01
+    refresh_due(1)
+    assert looks == [3], "the last look is not old, but nothing was due then"
+    now[0] += 0.5
+    refresh_due(1)
+    assert looks == [4]
+    refresh_due(1)
+    assert looks == [4]
 
 
 def test_what_is_refreshed_by_key_gets_newer_positions_and_leaves_the_others_theirs(shop: ShopLog) -> None:
