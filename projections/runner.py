@@ -52,6 +52,8 @@ BY_KEY_SECONDS = 0.5
 """How old a position may be that projections share which are refreshed by key, while none is far behind."""
 
 _LOOK_SECONDS = 0.1
+"""Between two looks at the log's end, while projections are due."""
+
 _UNFINISHED = ("failed", "waiting")
 
 LONGEST_WAIT = 30.0

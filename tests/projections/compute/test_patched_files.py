@@ -50,9 +50,13 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def rows_at(ctx: ProjectionContext, source: State, cut: Cut) -> list[str]:
     """The rows in an input's files, in the order of their texts."""
+    return sorted(map(str, pq.read_table(folder_at(ctx, source, cut)).to_pylist()))
+
+
+def folder_at(ctx: ProjectionContext, source: State, cut: Cut) -> Path:
+    """An input's files."""
     planned = plan_input(ctx.store, source, cut)
-    folder, _ = input_folder(ctx, source, planned, cut, shown_columns(planned, source))
-    return sorted(map(str, pq.read_table(folder).to_pylist()))
+    return input_folder(ctx, source, planned, cut, shown_columns(planned, source))[0]
 
 
 def anew(ctx: ProjectionContext) -> ProjectionContext:
@@ -128,8 +132,7 @@ def test_columns_of_values_that_repeat_have_dictionaries_and_no_others(
 
 def coded_columns(ctx: ProjectionContext, source: State) -> set[str]:
     """Of the files of an input at the log's end."""
-    planned = plan_input(ctx.store, source, ctx.store.cut())
-    folder, _ = input_folder(ctx, source, planned, ctx.store.cut(), shown_columns(planned, source))
-    groups = [pq.read_metadata(file).row_group(0) for file in folder.iterdir()]
+    files = folder_at(ctx, source, ctx.store.cut()).iterdir()
+    groups = [pq.read_metadata(file).row_group(0) for file in files]
     columns = [group.column(at) for group in groups for at in range(group.num_columns)]
     return {column.path_in_schema for column in columns if column.has_dictionary_page}
