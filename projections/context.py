@@ -32,7 +32,8 @@ from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.record import SinkClasses
 from tailrace.projections.sinks.specs import SinkSpec
-from tailrace.projections.spark.session import parallelism_of
+from tailrace.projections.spark.connect import connect_session
+from tailrace.projections.spark.masters import is_connect, parallelism_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +166,7 @@ class ProjectionContext:
 
     @property
     def spark(self) -> SparkSession:
-        """The warm session, started by the first use (5 to 12 s), and again after its JVM has ended."""
+        """The warm session in a JVM, started by the first use (5 to 12 s), and again after that has ended."""
         from tailrace.projections.spark.session import forget_lost, is_lost, open_session
 
         if self._spark is not None and is_lost():
@@ -175,6 +176,11 @@ class ProjectionContext:
             self.report("starting Spark", 0, None, "")
             self._spark = open_session(self.settings)
         return self._spark
+
+    @property
+    def computing_session(self) -> SparkSession:
+        """What computes: that session, or one at a server of Spark Connect."""
+        return connect_session(self.settings) if is_connect(self.master) else self.spark
 
     @property
     def master(self) -> str:

@@ -84,9 +84,13 @@ class SparkSettings(Frozen):
         ),
     ] = 256 * MIB
 
-    master: Annotated[str, Field(description="Where Spark's tasks run: local[N], or a cluster's URL.")] = (
-        "local[*]"
-    )
+    master: Annotated[
+        str,
+        Field(
+            description="Where Spark's tasks run: local[N], a cluster's URL, or a server of Spark Connect (extra "
+            "connect): sc://HOST:PORT."
+        ),
+    ] = "local[*]"
     driver_memory: Annotated[
         str,
         Field(

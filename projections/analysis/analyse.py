@@ -72,6 +72,12 @@ _LEVELS: Mapping[str, Level] = {
 }  # fmt: skip
 _UNSTABLE = frozenset({"clock", "session", "random", "order", "python"})
 """Faults after which an incremental refresh and a full one need not agree."""
+_OF_CONNECT = ("JVM_ATTRIBUTE_NOT_SUPPORTED", "or str, got Column")
+"""What pyspark says of columns of Spark Connect that are given to a Spark in a JVM: both classes are called Column."""
+_MADE_AT_LOAD = (
+    "UDFs that its module makes when it is loaded belong to Spark Connect, which does not show plans",
+    "make them inside the function",
+)
 _METHODS = {
     "Aggregate": ("groupBy", "groupby", "agg", "count", "sum", "avg", "min", "max"), "Join": ("join", "crossJoin"),
     "Distinct": ("distinct", "dropDuplicates", "drop_duplicates"), "Window": ("over",),
@@ -211,6 +217,8 @@ def _analyse(
                     frames = with_unknown_columns(projection, frames, now, failures)
                 result, again = define(projection, frames, now), define(projection, frames, now)
     except ProjectionFailed as error:
+        if any(words in str(error.__cause__) for words in _OF_CONNECT):
+            return _unproved_analysis(projection, None, *_MADE_AT_LOAD, ())
         if LOOKS not in error.message:
             raise
         return _unproved_analysis(projection, None, LOOKS, error.hint, ACTIONS)

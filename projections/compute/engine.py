@@ -7,7 +7,7 @@ round share (``input_files``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -30,8 +30,9 @@ from tailrace.projections.compute.read_plan import Planned, ReadPlan
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.round.plans import Contents
+from tailrace.projections.spark.connect import functions_for, remote_functions
 from tailrace.projections.spark.errors import translate_errors
-from tailrace.projections.spark.sail import remote_functions, sail_session
+from tailrace.projections.spark.sail import sail_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,7 @@ class Engine(Protocol):
 
 
 class SparkEngine:
-    """The session of the settings, in a JVM. Its tasks read the inputs."""
+    """The session of the settings, in a JVM or at a server of Spark Connect. Its tasks read the inputs."""
 
     name: EngineName = "spark"
 
@@ -83,21 +84,21 @@ class SparkEngine:
 
     @property
     def session(self) -> SparkSession:
-        return self._ctx.spark
+        return self._ctx.computing_session
 
     def active(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return functions_for(self._ctx.master)
 
     def frames(self, projection: Projection, reads: ReadPlan) -> dict[str, DataFrame]:
         ctx = self._ctx
-        return frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
+        return frames(self.session, ctx.store.storage, projection, reads, ctx.parallelism)
 
     def partial_frame(
         self, projection: Projection, name: str, planned: Planned, cut: Cut, columns: Sequence[str]
     ) -> DataFrame:
         ctx = self._ctx
         return partial_frame(
-            ctx.spark, ctx.store.storage, projection, name, planned, ctx.parallelism, columns
+            self.session, ctx.store.storage, projection, name, planned, ctx.parallelism, columns
         )
 
     def result(

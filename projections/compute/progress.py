@@ -1,4 +1,5 @@
-"""Progress of Spark's work: the buckets that are done, and before the first of them the tasks of a stage."""
+"""Progress of Spark's work: the buckets that are done, and before the first of them the tasks of a stage. Over
+Spark Connect, which has no counters, it is the tasks all the time."""
 
 from __future__ import annotations
 
@@ -41,13 +42,14 @@ def report_buckets(
 ) -> Iterator[BucketCount]:
     """Inside, a thread reports ``every_seconds`` how many of ``total`` buckets are done: ``done`` before, and those
     that tasks have counted. Earlier stages do not go by bucket: until the first bucket is counted, the tasks of the
-    stage under way are reported. Over Spark Connect nothing is."""
+    stage under way are reported."""
     from pyspark.errors import PySparkException
 
     try:
         context = session.sparkContext
     except PySparkException:
-        yield BucketCount(None)
+        with _report_tasks(session, report, step):
+            yield BucketCount(None)
         return
     counted = context.accumulator(0)
     tracker = context.statusTracker()
@@ -75,6 +77,29 @@ def report_buckets(
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def _report_tasks(session: SparkSession, report: Report, step: str) -> Iterator[None]:
+    """Inside, reports what a server of Spark Connect tells of its tasks, as often as it does."""
+    connected: Any = session
+
+    def tell(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        under_way = [stage for stage in stages or () if not stage.done]
+        latest = max(under_way, key=lambda stage: int(stage.stage_id), default=None)
+        if latest is not None and not done:
+            report(
+                f"{step} (Spark stage {latest.stage_id})",
+                latest.num_completed_tasks,
+                latest.num_tasks,
+                "tasks",
+            )
+
+    connected.registerProgressHandler(tell)
+    try:
+        yield
+    finally:
+        connected.removeProgressHandler(tell)
 
 
 def _stage_under_way(tracker: Any) -> Any:

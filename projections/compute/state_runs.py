@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.maintenance.state_runs.write import Share, WrittenShare
+from tailrace.projections.spark.connect import connect_session
 from tailrace.projections.spark.errors import translate_upkeep_errors
-from tailrace.projections.spark.session import master, open_session, parallelism_of
+from tailrace.projections.spark.masters import is_connect, parallelism_of
+from tailrace.projections.spark.session import master, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +31,10 @@ class SparkWorkers:
 
     @classmethod
     def of(cls, settings: Settings) -> SparkWorkers:
-        """Raises what ``open_session`` raises."""
-        session = open_session(settings)
-        return cls(session, parallelism_of(master(settings), settings.spark.shuffle_partitions))
+        """Raises what ``open_session`` and ``connect_session`` raise."""
+        where = master(settings)
+        session = connect_session(settings) if is_connect(where) else open_session(settings)
+        return cls(session, parallelism_of(where, settings.spark.shuffle_partitions))
 
     def write(self, shares: Sequence[Share]) -> Sequence[WrittenShare]:
         units = pa.table(

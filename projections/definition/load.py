@@ -292,13 +292,16 @@ def _import(name: str, folder: str) -> ModuleType:
         raise _broken(name, error) from error
 
 
+_WITHOUT_SPARK = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_OR_DEFAULT_SESSION")
+
+
 def _broken(name: str, error: Exception) -> UsageError:
     if isinstance(error, SyntaxError) and error.filename:
         place, words = f"{relative_path(error.filename)}:{error.lineno}", error.msg
     else:
         place, words = user_place(error) or name, str(error)
     hint = "mend it, or remove it from projections.modules"
-    if "SESSION_OR_CONTEXT_NOT_EXISTS" in words:  # modules are imported before Spark starts
+    if any(condition in words for condition in _WITHOUT_SPARK):  # modules are imported before Spark starts
         hint = "no Spark runs at import: call F.… in the projection's function, and give a udf's type as an object"
     return UsageError(
         f"module {name!r} does not import ({place}): {type(error).__name__}: {words}", hint=hint

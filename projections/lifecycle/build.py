@@ -32,8 +32,8 @@ from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import Behind, GenerationState
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
-from tailrace.projections.compute.compute import define, output_schema
-from tailrace.projections.compute.frames import frames
+from tailrace.projections.compute.compute import output_schema
+from tailrace.projections.compute.engine import SparkEngine
 from tailrace.projections.compute.read_plan import ResultSources, needs, plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
@@ -67,7 +67,7 @@ from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.open import open_sink, place_of
 from tailrace.projections.sinks.record import spec_to_text
-from tailrace.projections.spark.errors import FOR_GOOD, translate_errors
+from tailrace.projections.spark.errors import FOR_GOOD
 
 _CATCH_UP_ROUNDS = 3
 """Refreshes of a new generation before it is promoted. Each is shorter than the one before; a runner does the rest."""
@@ -355,9 +355,9 @@ def _create(
     reads = plan_reads(
         ctx.store, projection, cut, ctx.parallelism, results=ResultSources(computed_inputs=computed_inputs)
     )
-    with translate_errors(projection, "reading its inputs"):
-        inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
-    schema = output_schema(projection, define(projection, inputs, cut.commit_ts))
+    engine = SparkEngine(ctx)
+    with engine.active():
+        schema = output_schema(projection, engine.result(projection, reads))
     existing = ctx.generations(projection.name)
     partitions = ctx.settings.store.partitions
     planned = Generation(

@@ -23,7 +23,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.step_files import DerivedFile, folder_of, run_schema
-from tailrace.projections.spark.session import runs_here
+from tailrace.projections.spark.masters import runs_here
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ from tailrace.projections.refresh.engines.witness import witness
 from tailrace.projections.refresh.plan import Cause, Full, Incremental, NotIncremental
 from tailrace.projections.refresh.resume import Leftovers
 from tailrace.projections.refresh.step_input import Asked, Partial, RowsOfKeys, StepInput
-from tailrace.projections.spark.session import runs_here
+from tailrace.projections.spark.masters import runs_here
 
 _log = logging.getLogger("tailrace.projections")
 _RECORDS = 40

@@ -224,9 +224,15 @@ def _lost_worker(text: str, doing: str) -> TransientError | None:
 
 
 def _lost_session(text: str, doing: str) -> TransientError | None:
-    """The error when Spark's JVM ended."""
+    """The error when Spark's JVM ended, or a server of Spark Connect."""
+    from tailrace.projections.spark.connect import forget_if_lost, what_grpc_says
     from tailrace.projections.spark.session import is_ending
 
+    if forget_if_lost(text):
+        return TransientError(
+            f"the server of Spark Connect went away while {doing}: {what_grpc_says(text)}",
+            hint="run the command again when it is back",
+        )
     if not is_ending():
         return None
     return TransientError(

@@ -16,6 +16,8 @@ from importlib import metadata, util
 from typing import TYPE_CHECKING, Any
 
 from tailrace.eventstore.errors import optional_part
+from tailrace.projections.spark.conf import runtime_conf, silence_exceptions
+from tailrace.projections.spark.connect import CHILDREN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,11 +27,6 @@ if TYPE_CHECKING:
 _LAST_KNOWN_CLIENT = (4, 2)
 """Sail 0.7 refuses later releases of pyspark, whose Python workers it cannot run. Plans it reads as before, so it is
 told this one; where a definition has Python run in workers it fails, and stays with Spark."""
-_REMOTE = "SPARK_CONNECT_MODE_ENABLED"
-"""By this variable pyspark's functions decide, at each call, whether they build columns for Connect."""
-_CHILDREN = "GRPC_ENABLE_FORK_SUPPORT"
-"""With it, gRPC polls in a child between fork and exec, whose descriptors are closed by then: Spark's JVM then ends
-before it starts (grpc/grpc#43055). Read when grpc begins. Nothing here calls gRPC in a fork of a process that did."""
 _IN_CALLERS_THREAD = "SingleThreadedUnaryStream"
 """An option of gRPC for Python: no thread of its own is started for each query."""
 _DAY = 24 * 3600
@@ -63,7 +60,8 @@ def sail_session(settings: Settings) -> SparkSession:
             forget_sail()
         if os.getpid() not in _opened:
             require_installed()
-            os.environ.setdefault(_CHILDREN, "false")
+            silence_exceptions()
+            os.environ.setdefault(CHILDREN, "false")
             from pysail.spark import SparkConnectServer
             from pyspark.sql.connect.client import DefaultChannelBuilder
             from pyspark.sql.connect.session import SparkSession
@@ -95,21 +93,6 @@ def _is_stopped(session: Any) -> bool:
     return bool(session.is_stopped)
 
 
-@contextmanager
-def remote_functions() -> Iterator[None]:
-    """Inside, pyspark's functions build columns for Connect, in all threads: one at a time is inside."""
-    with _lock:
-        before = os.environ.get(_REMOTE)
-        os.environ[_REMOTE] = "1"
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[_REMOTE]
-            else:
-                os.environ[_REMOTE] = before
-
-
 def _server_settings(settings: Settings) -> dict[str, str]:
     bound = str(max(4 * settings.spark.small_bytes, _LEAST_BYTES))
     return {
@@ -121,8 +104,6 @@ def _server_settings(settings: Settings) -> dict[str, str]:
 
 
 def _configure(session: SparkSession, settings: Settings) -> None:
-    from tailrace.projections.spark.session import runtime_conf
-
     for name, value in runtime_conf(settings).items():
         session.conf.set(name, value)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,10 +25,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.eventstore import disclosure
 from tailrace.eventstore.disclosure import reveals
-from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page, optional_part
+from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
+from tailrace.projections.spark.conf import runtime_conf, silence_exceptions, spark_conf
 from tailrace.projections.spark.java import java_home
+from tailrace.projections.spark.masters import TOKEN, check_master, is_connect, runs_here
 from tailrace.projections.spark.versions import disagreements
 
 if TYPE_CHECKING:
@@ -44,18 +44,7 @@ _PARENT = os.getppid()
 _GATEWAY = (
     "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the JVM is there and master and memory are its decision
 )
-# How a worker talks to an object store; no secret among them. Credentials are its own (docs/operations/storage.md).
-_FOR_WORKERS = (disclosure.VARIABLE, "AWS_REQUEST_CHECKSUM_CALCULATION")
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
-_ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
-"""The memory pool of tasks. They decode one row group after another; pools that return such blocks to the system and
-take them again cost a seventh of the tasks' time."""
-
-_BROADCAST_PART = 256
-_BROADCAST_BYTES = 10 << 20
-"""Spark's own bound for tables that a join sends to all tasks; a large heap has room for more. Files of this machine,
-which are not packed, seem larger than others."""
-
 _TAIL_CHARS = 1500
 _LOOK_SECONDS = 0.05
 _END_SECONDS = 30.0
@@ -63,8 +52,8 @@ _END_SECONDS = 30.0
 
 
 def open_session(settings: Settings) -> SparkSession:
-    """The process's Spark session; started when there is none. Other versions in the JVM or in executors are logged as
-    warnings.
+    """The process's Spark session in a JVM; started when there is none. Other versions in the JVM or in executors are
+    logged as warnings. Where Spark Connect computes, it runs no tasks: it is there for plans.
 
     Raises OperatorError when pyspark is not installed, when there is no suitable Java or Spark does not start,
     UsageError for a master on other machines while the log is in a local folder, TransientError when the JVM ends
@@ -72,7 +61,8 @@ def open_session(settings: Settings) -> SparkSession:
     """
     with optional_part("computing a projection", "spark"):
         from pyspark.sql import SparkSession
-    _silence_exceptions()
+    silence_exceptions()
+    settings = _for_plans(settings)
     active: SparkSession | None = SparkSession.getActiveSession()
     if active is not None:
         _configure(active, settings)
@@ -99,6 +89,13 @@ def open_session(settings: Settings) -> SparkSession:
         for warning in disagreements(session, on_executors=not runs_here(where)):
             _log.warning(warning)
     return session
+
+
+def _for_plans(settings: Settings) -> Settings:
+    """With a master of this machine where the settings' is no master of a JVM."""
+    if is_submitted() or not is_connect(settings.spark.master):
+        return settings
+    return settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": "local[1]"})})
 
 
 @contextmanager
@@ -133,21 +130,17 @@ def master(settings: Settings) -> str:
 def _without_secrets(secrets: Collection[str]) -> Iterator[None]:
     """A JVM that is started inside, and its Python workers, do not get environment variables that hold a secret: sinks
     and catalog are the driver's work, and Spark shows environments in logs and pages."""
-    kept = {name: text for name, text in os.environ.items() if name == "PGPASSWORD" or reveals(text, secrets)}
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if name in ("PGPASSWORD", TOKEN) or reveals(text, secrets)
+    }
     for name in kept:
         del os.environ[name]
     try:
         yield
     finally:
         os.environ.update(kept)
-
-
-def _silence_exceptions() -> None:
-    """pyspark prints each failed query on standard error before it raises, with the values it failed on. Not here."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def is_lost(within: float = 0.0) -> bool:
@@ -228,68 +221,6 @@ def forget_lost() -> None:
     SparkSession._instantiatedSession = None
 
 
-def check_master(settings: Settings, where: str | None = None) -> None:
-    """Refuse executors on machines that cannot read the log's files. ``where``: the master, if it is not that of the
-    settings."""
-    store, where = settings.store, where or settings.spark.master
-    if not runs_here(where) and not store.in_objects and not store.shared_path:
-        raise UsageError(
-            f"the Spark master is {where!r}, but store.segments is a folder of this machine",
-            hint="use local[*], or keep the segments in an object store; when every worker mounts that folder at the "
-            "same path, set store.shared_path = true; see "
-            + manual_page("operations/storage.md", "Spark on a cluster"),
-        )
-
-
-def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str, str]:
-    """The configuration of a session. Times are UTC everywhere; a ``time`` column is a time, not a number."""
-    conf = {
-        "spark.app.name": f"tailrace {settings.store.name}",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # What the parser of SQL learned from one text it keeps for the next, by default without a bound.
-        "spark.sql.parser.manageParserCaches": "true",
-        "spark.sql.parser.parserDfaCacheFlushRatio": "25",
-        "spark.log.level": "ERROR",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        **runtime_conf(settings),
-    }
-    conf[f"spark.executorEnv.{_ARROW_POOL}"] = os.environ.get(_ARROW_POOL, "system")
-    for name in _FOR_WORKERS:  # those on other machines do not inherit it
-        if text := os.environ.get(name):
-            conf[f"spark.executorEnv.{name}"] = text
-    if not submitted:
-        conf |= {
-            "spark.master": settings.spark.master,
-            "spark.driver.memory": settings.spark.driver_memory,
-            "spark.local.dir": str(folder / "scratch"),
-        }
-        if settings.spark.master.startswith("local"):
-            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-            broadcast = _heap_bytes(settings.spark.driver_memory) // _BROADCAST_PART
-            if broadcast > _BROADCAST_BYTES:
-                conf["spark.sql.autoBroadcastJoinThreshold"] = str(broadcast)
-    return conf
-
-
-def _heap_bytes(text: str) -> int:
-    """What Spark takes ``2g`` or ``512m`` for; 0 for another text, which is Spark's to refuse."""
-    found = re.fullmatch(r"(\d+)([kmgt])b?", text.strip().lower())
-    return int(found[1]) << 10 * (1 + "kmgt".index(found[2])) if found else 0
-
-
-def runtime_conf(settings: Settings) -> dict[str, str]:
-    """Settings that can be changed in a running session."""
-    return {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.timeType.enabled": "true",
-        # Decimals that do not fit are errors; otherwise digits behind the point would be dropped without a word.
-        "spark.sql.decimalOperations.allowPrecisionLoss": "false",
-        "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
-    }
-
-
 def _configure(session: SparkSession, settings: Settings) -> None:
     for name, value in runtime_conf(settings).items():
         session.conf.set(name, value)
@@ -364,20 +295,3 @@ def _tail(log: Path) -> str:
         return log.read_text(errors="replace")[-_TAIL_CHARS:].strip()
     except OSError:
         return ""
-
-
-_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?$")
-
-
-def runs_here(master: str) -> bool:
-    """Whether tasks run in the driver's own JVM. Elsewhere, tasks see nothing of this machine."""
-    return _LOCAL.match(master) is not None
-
-
-def parallelism_of(master: str, fallback: int) -> int:
-    """How many units of work an input is cut into: the cores of a local master, or ``fallback`` on a cluster."""
-    match = _LOCAL.match(master)
-    if match is None:
-        return fallback
-    threads = match[1]
-    return (os.cpu_count() or 1) if threads == "*" else int(threads or 1)

@@ -65,6 +65,7 @@ def examine(configuration: Configuration | TailraceError) -> Iterator[Check]:
     for name, sink in settings.sinks.items():
         yield from check_sink(name, sink)
     yield from check_projections(configuration)
+    yield from check_spark(settings)
 
 
 def check_machine() -> Iterator[Check]:
@@ -344,6 +345,7 @@ def check_projections(configuration: Configuration) -> Iterator[Check]:
     """Modules import and SQL files parse; the sink and the sources of every projection are configured. A broken
     definition does not hide the others."""
     from tailrace.projections.definition.load import BrokenProject, gather_mistakes, load_configured
+    from tailrace.projections.spark.connect import functions_for
 
     settings = configuration.settings
     if not settings.projections.modules and not settings.projections.sql:
@@ -354,7 +356,7 @@ def check_projections(configuration: Configuration) -> Iterator[Check]:
     if importlib.util.find_spec("pyspark") is None:
         return  # the package check has said it; the modules import it
     try:
-        with gather_mistakes() as mistakes:
+        with functions_for(settings.spark.master), gather_mistakes() as mistakes:
             found = load_configured(settings.projections, configuration.folder)
     except TailraceError as error:
         yield failed_check("projections", error)
@@ -367,6 +369,23 @@ def check_projections(configuration: Configuration) -> Iterator[Check]:
     for name, projection in found.items():
         sink = getattr(projection.sink, "sink", None)  # a sink of the user's own has no entry of [sinks]
         yield from _check_names(name, sink, (topic.source for topic in projection.topics), settings)
+
+
+def check_spark(settings: Settings) -> Iterator[Check]:
+    """A server of Spark Connect answers, and its workers find Tailrace. A session in a JVM is not started: it would be
+    the slowest check of all."""
+    from tailrace.projections.spark.connect import connect_session
+    from tailrace.projections.spark.masters import is_connect
+
+    where = settings.spark.master
+    if not is_connect(where) or importlib.util.find_spec("pyspark") is None:
+        return
+    try:
+        version = connect_session(settings).version
+    except TailraceError as error:
+        yield failed_check("spark", error)
+        return
+    yield Check("spark", "ok", f"Spark {version} answers at {where}")
 
 
 def _check_names(name: str, sink: str | None, sources: Iterable[str], settings: Settings) -> Iterator[Check]:

@@ -34,6 +34,7 @@ from tailrace.projections.generations.result_input import changed_topics, result
 from tailrace.projections.refresh.plan import NotIncremental
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import FOR_GOOD, translate_errors
+from tailrace.projections.spark.masters import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,6 +120,10 @@ def _is_changed(step: StepInput, before: Cut, source: Input) -> bool:
 def _subqueries_at(step: StepInput, cut: Cut, names: Collection[str]) -> list[ScalarSubquery]:
     """The subqueries over all rows of these inputs. The others refuse to give rows: no subquery reads them."""
     ctx, projection = step.ctx, step.projection
+    if is_connect(ctx.master):  # it has no plans of its own to find them in
+        raise NotIncremental(
+            "the values of its scalar subqueries are not compared over Spark Connect", "subquery"
+        )
     engine = SparkEngine(ctx)  # reads both ends in tasks: of files there are those of one position
     read = [name for name in projection.inputs if name in names]
     others = {

@@ -27,8 +27,8 @@ from tailrace.projections.refresh.by_key.samples import input_versions, proof_of
 from tailrace.projections.refresh.costs import LATEST
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.step_input import StepInput
+from tailrace.projections.spark.masters import runs_here
 from tailrace.projections.spark.sail import is_installed, require_installed, sail_version
-from tailrace.projections.spark.session import runs_here
 
 if TYPE_CHECKING:
     from tailrace.projections.refresh.plan import Cause

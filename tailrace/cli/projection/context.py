@@ -59,9 +59,11 @@ def projection_context(
     code is broken. ``master`` replaces that of the configuration; ``take_over`` is that of the context.
     """
     from tailrace.projections.context import ProjectionContext
+    from tailrace.projections.spark.connect import functions_for
 
     settings = with_master(invocation.settings, master)
-    projections, broken = _definitions(invocation, lenient=lenient)
+    with functions_for(settings.spark.master):
+        projections, broken = _definitions(invocation, lenient=lenient)
     with invocation.store() as store, invocation.output.progress(activity) as progress:
         report = Reporter(progress)
         with ProjectionContext(
@@ -73,7 +75,8 @@ def projection_context(
 def with_master(settings: Settings, master: str | None) -> Settings:
     """The settings with another master. Raises UsageError when spark-submit has chosen one already, and what
     ``check_master`` raises."""
-    from tailrace.projections.spark.session import check_master, is_submitted
+    from tailrace.projections.spark.masters import check_master
+    from tailrace.projections.spark.session import is_submitted
 
     if master is None:
         return settings

@@ -61,9 +61,15 @@ def job(
     """Print a command as a job: a line for spark-submit, a task for Airflow, a SparkApplication for Kubernetes."""
     from tailrace import jobs
     from tailrace.config.load import variables
+    from tailrace.projections.spark.masters import is_connect
 
     invocation = invocation_of(context)
     settings = with_master(invocation.settings, master)
+    if is_connect(settings.spark.master):
+        raise UsageError(
+            f"spark.master is {settings.spark.master}: a server of Spark Connect takes no jobs",
+            hint="schedule the command itself, as in: tailrace run --once",
+        )
     configuration = invocation.configuration
     described = jobs.Job(
         store=settings.store.name,

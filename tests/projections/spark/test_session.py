@@ -19,7 +19,8 @@ from tailrace.eventstore.store import Store
 from tailrace.projections.compute.progress import report_buckets
 from tailrace.projections.compute.state_runs import SparkWorkers
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.spark.session import check_master, open_session, parallelism_of
+from tailrace.projections.spark.masters import check_master, parallelism_of
+from tailrace.projections.spark.session import open_session
 from tailrace.projections.spark.versions import disagreements
 from tests.fixtures.spark import SPARK
 from tests.support import REPOSITORY

@@ -31,7 +31,8 @@ from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.engines.witness import SHARE
 from tailrace.projections.round.plans import KeptPlans
-from tailrace.projections.spark.sail import remote_functions, sail_session, sail_version
+from tailrace.projections.spark.connect import remote_functions
+from tailrace.projections.spark.sail import sail_session, sail_version
 from tests.fixtures.scale import Scale
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import rows_of
@@ -296,7 +297,8 @@ def test_children_start_untroubled_while_sail_computes() -> None:
     program = """
         import subprocess, threading
         from tailrace.eventstore.settings import Settings
-        from tailrace.projections.spark.sail import remote_functions, sail_session
+        from tailrace.projections.spark.connect import remote_functions
+        from tailrace.projections.spark.sail import sail_session
         session = sail_session(Settings())
         ended = threading.Event()
         def compute():
