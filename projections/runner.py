@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from tailrace.eventstore.errors import TransientError
@@ -51,8 +51,11 @@ refreshed as soon as the log has grown."""
 BY_KEY_SECONDS = 0.5
 """How old a position may be that projections share which are refreshed by key, while none is far behind."""
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 0.25
 """Between two looks at the log's end, while projections are due."""
+
+_REMEMBERED = 1000
+"""Epochs whose times of commit are remembered."""
 
 _UNFINISHED = ("failed", "waiting")
 
@@ -283,6 +286,7 @@ class Growth:
     clock: Callable[[], float]
     seen: int = 0
     _looked_at: float = -math.inf
+    _committed: dict[int, datetime] = field(default_factory=dict)
 
     def due(self) -> str | None:
         """The projection to refresh now; None when none is due. Before that is said, or when the last look is some time
@@ -294,8 +298,22 @@ class Growth:
         self._looked_at = self.clock()
         head = self.store.head()
         self.seen = head.epoch if head else 0
-        self.schedule.note_growth(self.seen, lambda epoch: _age(self.store, epoch), self.clock())
+        self.schedule.note_growth(self.seen, self._age, self.clock())
         return self.schedule.next(self.clock())
+
+    def _age(self, epoch: int) -> float:
+        """Seconds since the commit of the epoch after ``epoch``, by the source's clock. Projections that were brought
+        to one position together lack the same."""
+        committed = self._committed.get(epoch)
+        if committed is None:
+            found = self.store.epochs(after=epoch, limit=1)
+            committed = found[0].commit_ts if found else None
+            if committed is None:
+                return 0.0
+            if len(self._committed) >= _REMEMBERED:
+                self._committed.clear()
+            self._committed[epoch] = committed
+        return max((datetime.now(UTC) - committed).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +348,6 @@ class SharedCut:
                 self._of_whole = shared
         self._given[name] = shared.cut.epoch
         return shared.cut
-
-
-def _age(store: Store, epoch: int) -> float:
-    """Seconds since the commit of the epoch after ``epoch``, by the source's clock."""
-    found = store.epochs(after=epoch, limit=1)
-    committed = found[0].commit_ts if found else None
-    return max((datetime.now(UTC) - committed).total_seconds(), 0.0) if committed else 0.0
 
 
 class _News:

@@ -33,7 +33,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import processes, tables, terms
@@ -51,6 +63,12 @@ LEASE_SECONDS = 120.0
 WORK_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
 _RENEWALS = 4  # per lease: a renewal may fail or come late and the next one still does it
+
+
+_INSERT = insert(tables.leases)
+_DELETE = delete(tables.leases).where(tables.leases.c.id == bindparam("of"))
+_DRIVERS = select(tables.leases).where(tables.leases.c.role == DRIVER).order_by(tables.leases.c.id)
+"""Made once: each step of a projection asks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +114,7 @@ class Lease:
     def end(self, connection: Connection) -> None:
         """Inside the driver's committing transaction: nobody else can end it until that is over. The committer says so
         (``over``) when it is. Raises LeaseEnded."""
-        held = connection.execute(delete(tables.leases).where(tables.leases.c.id == self.name))
+        held = connection.execute(_DELETE, {"of": self.name})
         if held.rowcount != 1:
             raise LeaseEnded(
                 "this process was taken for dead, and what it had written was removed; nothing was changed",
@@ -217,9 +235,7 @@ def end(connection: Connection, prefix: str) -> None:
 
 def _drivers(connection: Connection, prefix: str) -> list[Row[*tuple[Any, ...]]]:
     """There are few; and LIKE takes capitals for small letters in SQLite."""
-    table = tables.leases
-    rows = connection.execute(select(table).where(table.c.role == DRIVER).order_by(table.c.id))
-    return [row for row in rows if row.id.startswith(prefix)]
+    return [row for row in connection.execute(_DRIVERS) if row.id.startswith(prefix)]
 
 
 def _end(connection: Connection, names: Sequence[str]) -> None:
@@ -340,7 +356,7 @@ def _lease(
 ) -> Iterator[None]:
     with catalog.write() as connection:
         row = _lease_row(connection, name, role, purpose)
-        connection.execute(insert(tables.leases).values(row))
+        connection.execute(_INSERT, row)
     with _renewal(catalog, [row], lease=lease):
         yield
 
@@ -355,12 +371,15 @@ def _renewal(
     if not rows:
         yield
         return
-    table, mine = tables.leases, or_(*(and_(*_lease_conditions(row)) for row in rows))
+    table = tables.leases
+
+    def mine() -> ColumnElement[bool]:
+        return or_(*(and_(*_lease_conditions(row)) for row in rows))
 
     def renew() -> None:
         with suppress(TailraceError), catalog.write() as connection:  # what it is held for says it
             expires_at = now(connection) + int(seconds * 1e6)
-            connection.execute(update(table).where(mine).values(expires_at=expires_at))
+            connection.execute(update(table).where(mine()).values(expires_at=expires_at))
 
     try:
         with RENEWALS.every(seconds / _RENEWALS, renew):
@@ -368,4 +387,4 @@ def _renewal(
     finally:
         if lease is None or not lease.over:
             with suppress(TailraceError), catalog.write() as connection:
-                connection.execute(delete(table).where(mine))
+                connection.execute(delete(table).where(mine()))

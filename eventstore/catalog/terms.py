@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.catalog import tables
@@ -26,6 +26,7 @@ FILE_NAME = re.compile(
     r"\.(parquet|frames)(\.partial)?"
 )
 """Names of the log's files: a source's writer gives its term alone, others their name, too."""
+_CURRENT = select(tables.terms.c.term).where(tables.terms.c.name == bindparam("of"))
 _NUMBERS = re.compile(r"-[0-9a-f]{32}([0-9a-f]{16})([0-9a-f]{16})\.parquet$")
 
 
@@ -68,8 +69,7 @@ def advance(connection: Connection, name: str, by: int = 1) -> int:
 
 
 def current(connection: Connection, name: str) -> int:
-    table = tables.terms
-    return int(connection.scalar(select(table.c.term).where(table.c.name == name)) or 0)
+    return int(connection.scalar(_CURRENT, {"of": name}) or 0)
 
 
 def check(connection: Connection, name: str, term: int) -> None:

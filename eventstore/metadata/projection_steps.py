@@ -91,6 +91,7 @@ _LAST = (
     .limit(1)
 )
 """Made once: a refresh asks it several times."""
+_INSERT = insert(tables.derived)
 _LAST_EPOCH = (1 << 63) - 1
 
 
@@ -107,7 +108,6 @@ class ProjectionSteps:
         files, and ends with the commit (LeaseEnded when it was ended before: they may be gone)."""
         if step.to_epoch <= step.from_epoch:
             raise UsageError(f"a derived step from epoch {step.from_epoch} to {step.to_epoch} leads nowhere")
-        table = tables.derived
         files = json.dumps([dict(file) for file in step.files], sort_keys=True, ensure_ascii=False)
         try:
             with self._catalog.write() as connection:
@@ -129,7 +129,7 @@ class ProjectionSteps:
                         lease.end(connection)
                         # Other attempts at this step are too late now: the leases of dead ones end.
                         leases.live_drivers(connection, leases_of(step.projection, step.generation))
-                    connection.execute(insert(table).values(values))
+                    connection.execute(_INSERT, values)
         except Duplicate:  # another process committed between our look and our insert
             head = -1
         if step.from_epoch != head:

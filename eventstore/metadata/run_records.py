@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
 
-from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
@@ -23,6 +24,9 @@ left to do after that."""
 
 STEPS_KEPT = 1000
 """For each projection: a runner that refreshes every three seconds makes ten million a year."""
+
+PRUNED_EVERY = 50
+"""Of so many records that a process adds for a projection, the first has the oldest removed."""
 
 OTHERS_KEPT = 200
 """For each projection and each other kind, so that the steps of an hour do not push a comparison of yesterday out."""
@@ -70,45 +74,27 @@ class RunRecord:
         return cls(projection, generation, now, now, None, None, kind, reason, status=status)
 
 
+_INSERT = insert(tables.runs)
+
+
 class RunRecords:
     """Run records of all projections, in the catalog's table ``runs``."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._added: Counter[tuple[str, Collection[str]]] = Counter()
 
     def add(self, record: RunRecord) -> None:
-        """The projection's oldest records beyond ``STEPS_KEPT`` go, or of another kind than a step's those beyond
-        ``OTHERS_KEPT``."""
-        table = tables.runs
-        is_step = record.kind in STEPS
-        kinds, kept = (STEPS, STEPS_KEPT) if is_step else ((record.kind,), OTHERS_KEPT)
-        mine = and_(table.c.projection == record.projection, table.c.kind.in_(kinds))
-        newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(kept).limit(1)
+        """The projection's oldest records beyond ``STEPS_KEPT`` go now and then, or of another kind than a step's those
+        beyond ``OTHERS_KEPT``."""
+        of_step = record.kind in STEPS
+        kinds, kept = (STEPS, STEPS_KEPT) if of_step else ((record.kind,), OTHERS_KEPT)
+        place = record.projection, kinds
         with self._catalog.write() as connection:
-            connection.execute(
-                insert(table).values(
-                    projection=record.projection,
-                    generation=record.generation,
-                    started=to_micros(record.started),
-                    finished=to_micros(record.finished),
-                    from_epoch=record.from_epoch,
-                    to_epoch=record.to_epoch,
-                    kind=record.kind,
-                    reason=record.reason,
-                    rows_upserted=record.rows_upserted,
-                    rows_deleted=record.rows_deleted,
-                    status=record.status,
-                    keys=record.keys,
-                    seconds=record.seconds,
-                    bytes=record.bytes,
-                    changes=record.changes,
-                    tries=record.tries,
-                    engine=record.engine,
-                    asked=record.asked,
-                    behind=record.behind,
-                )
-            )
-            connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
+            connection.execute(_INSERT, _row_of(record))
+            if self._added[place] % PRUNED_EVERY == 0:
+                _forget_oldest(connection, record.projection, kinds, kept)
+        self._added[place] += 1
 
     def add_failure(self, record: RunRecord) -> None:
         """As ``add``; one that is the newest record again is counted there, so that what is tried for days does
@@ -185,3 +171,15 @@ class RunRecords:
             )
             for row in rows
         ]
+
+
+def _row_of(record: RunRecord) -> dict[str, Any]:
+    row = {field.name: getattr(record, field.name) for field in fields(record)}
+    return row | {"started": to_micros(record.started), "finished": to_micros(record.finished)}
+
+
+def _forget_oldest(connection: Connection, projection: str, kinds: Collection[str], kept: int) -> None:
+    table = tables.runs
+    mine = and_(table.c.projection == projection, table.c.kind.in_(kinds))
+    newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(kept).limit(1)
+    connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))

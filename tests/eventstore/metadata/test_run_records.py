@@ -60,6 +60,7 @@ def test_of_each_projections_runs_the_newest_are_kept(
 ) -> None:
     """A runner that refreshes again and again does not fill the catalog."""
     monkeypatch.setattr(run_records, "STEPS_KEPT", 3)
+    monkeypatch.setattr(run_records, "PRUNED_EVERY", 1)
     records = new_store().run_records
     moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for epoch in range(1, 7):
@@ -74,6 +75,7 @@ def test_steps_push_out_no_comparison_nor_build(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_records, "STEPS_KEPT", 3)
+    monkeypatch.setattr(run_records, "PRUNED_EVERY", 1)
     monkeypatch.setattr(run_records, "OTHERS_KEPT", 2)
     records = new_store().run_records
     moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
