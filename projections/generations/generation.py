@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -221,6 +222,7 @@ class Generation:
         return f"generation {self.number} of projection {self.projection!r}"
 
 
+@lru_cache(maxsize=16)  # each refresh asks for those of two steps ten times
 def files_of(step: DerivedRun) -> StepFiles:
     """The files of a committed step. Raises IntegrityError when the record is not one of ours, or names a
     file that is not the generation's own: files of forgotten steps are removed."""

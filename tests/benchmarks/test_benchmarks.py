@@ -31,7 +31,7 @@ SMALLEST = {
     "check": ["--definitions", "1"],
     "rebuild": ["--events", "2000", "--wide", "1000"],
     "incremental": ["--rows", "3000", "--large", "2000"],
-    "freshness": ["--rows", "3000", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
+    "freshness": ["--rows", "3000", "--small", "0", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
     "everyday": ["--rows", "3000", "--queries", "1", "--rate", "10", "--seconds", "2", "--warmup", "1"],
     "round": ["--scale", "5", "--orders", "10", "--definitions", "3"],
     "tpch": ["--scale", "5", "--definitions", "2"],
