@@ -91,16 +91,22 @@ class Reader:
     def run(self) -> None:
         reached = {name: dict.fromkeys(range(CLIENTS), 0) for name in self.looks}
         self.seen = {name: {} for name in self.looks}
+        names = [*self.looks]
+        # One query for all: of a hundred tables, that takes a fraction of the time that a hundred take.
+        look = " UNION ALL ".join(
+            f"SELECT {at}, * FROM ({each}) AS look_{at}"  # noqa: S608
+            for at, each in enumerate(self.looks.values())
+        )
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             rest = _LOOK_SECONDS
             while not self._ended.wait(rest):
                 began = time.monotonic()
-                for name, look in self.looks.items():
-                    rows, now = connection.execute(look).fetchall(), time.time()
-                    for client, number in ((client, int(number)) for client, number in rows):
-                        for commit in range(reached[name][client] + 1, number + 1):
-                            self.seen[name][client, commit] = now
-                        reached[name][client] = number
+                rows, now = connection.execute(look, prepare=True).fetchall(), time.time()
+                for at, client, number in ((at, client, int(number)) for at, client, number in rows):
+                    name = names[at]
+                    for commit in range(reached[name][client] + 1, number + 1):
+                        self.seen[name][client, commit] = now
+                    reached[name][client] = number
                 rest = max(_LOOK_SECONDS, _RESTS * (time.monotonic() - began))
 
     def has(self, commits: dict[Commit, float]) -> bool:
