@@ -60,7 +60,7 @@ def connect_session(settings: Settings) -> SparkSession:
     address = settings.spark.master
     with _lock:
         found = _opened.get((os.getpid(), address))
-        if found is None or getattr(found, "is_stopped", False):
+        if found is None or getattr(found, "is_stopped", False):  # a definition's code may stop it
             found = _opened[os.getpid(), address] = _open(settings, address)
     return found
 
@@ -90,7 +90,7 @@ def _open(settings: Settings, address: str) -> SparkSession:
         differences = disagreements(session, on_executors=True)
     except PySparkException as error:
         _close(session)
-        raise away(address, str(error)) from error
+        raise _away(address, str(error)) from error
     atexit.register(_release, session, os.getpid())
     for difference in differences:
         _log.warning(difference)
@@ -111,7 +111,7 @@ def _close(session: Any) -> None:
     session.stop()
 
 
-def away(address: str, said: str) -> TransientError:
+def _away(address: str, said: str) -> TransientError:
     """Nobody answers at the address, or not as a server of Spark Connect does."""
     return TransientError(
         f"the server of Spark Connect at {address} cannot be used: {what_grpc_says(said)}",
