@@ -53,7 +53,7 @@ class DerivedRun:
     hash: str
     commit_ts: datetime | None
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # ``files`` has none; equal steps have equal hashes
         return hash(self.hash)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace.eventstore import disclosure
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tailrace.eventstore.settings import Settings
 
 # How a worker talks to an object store; no secret among them. Credentials are its own (docs/operations/storage.md).
@@ -73,6 +76,12 @@ def runtime_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.decimalOperations.allowPrecisionLoss": "false",
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
     }
+
+
+def configure(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Change settings of a running session."""
+    for name, value in conf.items():
+        session.conf.set(name, value)
 
 
 def silence_exceptions() -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import TransientError, UsageError, optional_part
-from tailrace.projections.spark.conf import ARROW_BATCH, runtime_conf, silence_exceptions
+from tailrace.projections.spark.conf import ARROW_BATCH, configure, runtime_conf, silence_exceptions
 from tailrace.projections.spark.masters import TOKEN, check_master, is_connect
 from tailrace.projections.spark.versions import disagreements
 
@@ -85,8 +85,7 @@ def _open(settings: Settings, address: str) -> SparkSession:
         ) from None
     session.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES)])
     try:
-        for name, value in {**runtime_conf(settings), **ARROW_BATCH}.items():
-            session.conf.set(name, value)
+        configure(session, {**runtime_conf(settings), **ARROW_BATCH})
         differences = disagreements(session, on_executors=True)
     except PySparkException as error:
         _close(session)

@@ -16,7 +16,7 @@ from importlib import metadata, util
 from typing import TYPE_CHECKING, Any
 
 from tailrace.eventstore.errors import optional_part
-from tailrace.projections.spark.conf import runtime_conf, silence_exceptions
+from tailrace.projections.spark.conf import configure, runtime_conf, silence_exceptions
 from tailrace.projections.spark.connect import CHILDREN
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def sail_session(settings: Settings) -> SparkSession:
                 session = builder.channelBuilder(channel).create()
                 # Reattaching is for networks that lose connections, and asks once more after each query.
                 session.client.disable_reattachable_execute()
-                _configure(session, settings)
+                configure(session, runtime_conf(settings))
             _opened[os.getpid()] = server, session
         return _opened[os.getpid()][1]
 
@@ -101,11 +101,6 @@ def _server_settings(settings: Settings) -> dict[str, str]:
         "SAIL_RUNTIME__MEMORY_POOL__GREEDY__MAX_SIZE": bound,
         "SAIL_SPARK__SESSION_TIMEOUT_SECS": str(365 * _DAY),
     }
-
-
-def _configure(session: SparkSession, settings: Settings) -> None:
-    for name, value in runtime_conf(settings).items():
-        session.conf.set(name, value)
 
 
 @contextmanager

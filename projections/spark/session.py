@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.eventstore.disclosure import reveals
 from tailrace.eventstore.errors import OperatorError, TransientError, optional_part
-from tailrace.projections.spark.conf import runtime_conf, silence_exceptions, spark_conf
+from tailrace.projections.spark.conf import configure, runtime_conf, silence_exceptions, spark_conf
 from tailrace.projections.spark.java import java_home
 from tailrace.projections.spark.masters import TOKEN, check_master, is_connect, runs_here
 from tailrace.projections.spark.versions import disagreements
@@ -65,7 +65,7 @@ def open_session(settings: Settings) -> SparkSession:
     settings = _for_plans(settings)
     active: SparkSession | None = SparkSession.getActiveSession()
     if active is not None:
-        _configure(active, settings)
+        configure(active, runtime_conf(settings))
         return active
     if not is_submitted():
         check_master(settings)
@@ -79,7 +79,7 @@ def open_session(settings: Settings) -> SparkSession:
     with _raise_on_end():
         with _without_secrets(settings.secrets()):
             session = _connect(conf) if is_submitted() else _launch(conf, folder / LOG)
-        _configure(session, settings)
+        configure(session, runtime_conf(settings))
         where = str(session.conf.get("spark.master"))
         if is_submitted():
             check_master(settings, where)
@@ -219,11 +219,6 @@ def forget_lost() -> None:
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkSession._instantiatedSession = None
-
-
-def _configure(session: SparkSession, settings: Settings) -> None:
-    for name, value in runtime_conf(settings).items():
-        session.conf.set(name, value)
 
 
 def _prepare_workers() -> None:

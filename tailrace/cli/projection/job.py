@@ -61,15 +61,10 @@ def job(
     """Print a command as a job: a line for spark-submit, a task for Airflow, a SparkApplication for Kubernetes."""
     from tailrace import jobs
     from tailrace.config.load import variables
-    from tailrace.projections.spark.masters import is_connect
 
     invocation = invocation_of(context)
     settings = with_master(invocation.settings, master)
-    if is_connect(settings.spark.master):
-        raise UsageError(
-            f"spark.master is {settings.spark.master}: a server of Spark Connect takes no jobs",
-            hint="schedule the command itself, as in: tailrace run --once",
-        )
+    _require_jobs(settings.spark.master)
     configuration = invocation.configuration
     described = jobs.Job(
         store=settings.store.name,
@@ -89,6 +84,17 @@ def job(
     if described.variables and form is JobForm.SPARK_SUBMIT:
         invocation.output.note(f"it needs in its environment: {', '.join(described.variables)}")
     invocation.output.block(text.rstrip("\n"))
+
+
+def _require_jobs(master: str) -> None:
+    """Raises UsageError for a master that takes no jobs."""
+    from tailrace.projections.spark.masters import is_connect
+
+    if is_connect(master):
+        raise UsageError(
+            f"spark.master is {master}: a server of Spark Connect takes no jobs",
+            hint="schedule the command itself, as in: tailrace run --once",
+        )
 
 
 def _text(form: JobForm, described: Job, settings: Settings, image: str | None) -> str:

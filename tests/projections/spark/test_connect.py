@@ -179,7 +179,7 @@ def test_a_server_of_spark_connect_computes_first_builds_and_the_keys_that_chang
     order = shop.state["orders"][1]
     for _ in range(3):  # the first ones may be full: the proof follows a full step
         shop.commit({"orders": [("c", shop.order(900, amount=Decimal("1.25"))), ("u", order)]})
-        taken = refreshed(ctx)
+        refreshed(ctx)
         shop.commit({"orders": [("d", {"id": 900})]})
         taken = refreshed(ctx)
     assert taken["totals"].kind == taken["doubled"].kind == "incremental"

@@ -163,15 +163,15 @@ def test_a_jvm_that_is_killed_while_it_starts_is_told_and_replaced(tmp_path: Pat
         from tailrace.projections.spark import session
         from tests.fixtures.spark import SPARK
 
-        configure = session._configure
+        configure = session.configure
 
         def killed_before(*arguments):
-            session._configure = configure
+            session.configure = configure
             os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
             configure(*arguments)
 
         logging.disable()
-        session._configure = killed_before
+        session.configure = killed_before
         try:
             session.open_session(Settings(spark=SPARK))
         except TransientError as error:
